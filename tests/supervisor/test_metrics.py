@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -62,6 +63,33 @@ def test_failures_retries_deaths_timeouts_and_durations_are_counted(yard: Yard) 
     assert yard.stop(parent) == 0
 
 
+@pytest.mark.req("S3-34")
+def test_retries_cancellations_and_jobs_past_their_deadline_have_counters_of_their_own(
+    yard: Yard,
+) -> None:
+    parent = yard.worker("--http", "127.0.0.1:0", "-c", "1")
+    address = probe_address(yard, parent)
+    tasks = yard.app.tasks
+    yard.finished(tasks["fail_twice"].enqueue())
+    lingering = tasks["linger"].enqueue()
+    yard.begun(lingering)
+    soon = datetime.now(UTC) + timedelta(seconds=0.3)
+    late = tasks["add"].using(deadline=soon).enqueue(1)
+    cancelled = {"queue": "default", "task": tasks["linger"].name, "outcome": "cancelled"}
+
+    until("the deadline", lambda: counted(address)["expired_count"] == 1)
+    lingering.cancel()
+
+    until(
+        "the cancel",
+        lambda: value(asked(f"{address}/metrics")[1], "packhorse_attempts_total", **cancelled),
+    )
+    assert yard.record(late).dead_reason == "expired"
+    figures = counted(address)
+    assert (figures["expired_count"], figures["retry_count"], figures["dead_count"]) == (1, 1, 2)
+    assert yard.stop(parent) == 0
+
+
 @pytest.mark.req("S3-21")
 def test_jobs_held_ahead_of_their_start_are_exposed(yard: Yard) -> None:
     parent = yard.worker("--http", "127.0.0.1:0", "-c", "1")
@@ -97,7 +125,7 @@ def test_ends_that_the_store_has_not_accepted_yet_are_exposed(yard: Yard) -> Non
 MODES = {"one": (), "fleet": ("-p", "2"), "scaled": ("--autoscale", "1..2")}
 
 
-@pytest.mark.req("S3-33", "S3-35", "S4-20", "S4-23")
+@pytest.mark.req("S3-33", "S3-35", "S3-38", "S4-20", "S4-23")
 @pytest.mark.parametrize("mode", MODES)
 def test_attempts_are_counted_and_timed_by_queue_task_and_outcome(yard: Yard, mode: str) -> None:
     parent = yard.worker("--http", "127.0.0.1:0", *MODES[mode])

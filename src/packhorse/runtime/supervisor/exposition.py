@@ -62,12 +62,14 @@ def _one(name: str, kind: str, help_text: str, value: float) -> list[str]:
 def _totals(figures: Figures) -> list[str]:
     reports = (*figures.past, *figures.living)
     slow = [each.p95_duration_ms for each in figures.living if each.p95_duration_ms is not None]
+    expired = "Jobs whose deadline passed before they could begin, or begin again"
     p95 = "Time within which 95 % of the last attempts ended"
     return [
         *_one("success_count", "counter", "Attempts that succeeded", _sum(reports, "succeeded")),
         *_one("failure_count", "counter", "Attempts that failed", _sum(reports, "failed")),
         *_one("retry_count", "counter", "Retries scheduled", _sum(reports, "retried")),
         *_one("dead_count", "counter", "Jobs given up", _sum(reports, "dead")),
+        *_one("expired_count", "counter", expired, _sum(reports, "expired")),
         *_one("timeout_count", "counter", "Attempts that timed out", _sum(reports, "timed_out")),
         *(_one("p95_duration_ms", "gauge", p95, max(slow)) if slow else ()),
         *_one("processes", "gauge", "Worker processes", figures.processes),

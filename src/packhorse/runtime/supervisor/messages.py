@@ -11,7 +11,7 @@ from packhorse.core.job import RetryRule
 from packhorse.core.policies.series import Series, added, merged
 
 #: The fields of a report that only rise, and add up over workers.
-COUNTS: Final = ("succeeded", "failed", "retried", "dead", "timed_out", "abandoned")
+COUNTS: Final = ("succeeded", "failed", "retried", "dead", "expired", "timed_out", "abandoned")
 
 
 class TaskRules(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +59,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     failed: int = 0
     retried: int = 0
     dead: int = 0
+    expired: int = 0  #: of the dead: their deadline passed before they could begin, or begin again
     timed_out: int = 0
     abandoned: int = 0
     p95_duration_ms: float | None = None  #: of the last attempts

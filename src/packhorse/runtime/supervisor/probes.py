@@ -202,6 +202,7 @@ def _process(supervisor: Supervisor, child: ChildProcess) -> dict[str, Any]:
         "failed": report.failed,
         "retried": report.retried,
         "dead": report.dead,
+        "expired": report.expired,
         "p95DurationMs": report.p95_duration_ms,
         "trouble": report.trouble,
         "blocked": report.blocked,

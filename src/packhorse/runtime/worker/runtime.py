@@ -185,7 +185,7 @@ class Runtime:
             rescuer,
             Promoter(context),
             *([] if self.admitter is None else [self.admitter]),
-            Expirer(context, deaths),
+            Expirer(context, DeathReporter(context, count=self.counters.count_expired)),
             Parker(context, deaths),
             Pruner(context),
             ArtifactSweeper(context, env.places),

@@ -141,6 +141,7 @@ class SupervisorReporter:
             failed=counters.failed,
             retried=counters.retried,
             dead=counters.dead,
+            expired=counters.expired,
             timed_out=counters.timed_out,
             abandoned=len(stuck),
             p95_duration_ms=self._p95_ms(),

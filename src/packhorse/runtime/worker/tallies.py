@@ -48,6 +48,7 @@ class WorkerReport:
     timed_out: int  #: of the failed
     retried: int  #: of the failed: another attempt is scheduled
     dead: int  #: jobs given up
+    expired: int  #: of the dead: their deadline passed before they could begin, or begin again
     snoozed: int
     limited: int  #: met a rate limit of another system
     cancelled: int
@@ -73,13 +74,14 @@ class WorkerCounters:
     """The running counts of a worker."""
 
     __slots__ = (
-        *("cancelled", "dead", "execution_s", "failed", "limited", "released", "retried"),
-        *("snoozed", "stale", "succeeded", "timed_out"),
+        *("cancelled", "dead", "execution_s", "expired", "failed", "limited", "released"),
+        *("retried", "snoozed", "stale", "succeeded", "timed_out"),
     )
 
     def __init__(self) -> None:
         self.succeeded = self.failed = self.timed_out = self.retried = self.dead = 0
         self.snoozed = self.limited = self.cancelled = self.released = self.stale = 0
+        self.expired = 0
         self.execution_s = 0.0
 
     def count(self, counted: Counted, *, timed_out: bool) -> None:
@@ -114,6 +116,11 @@ class WorkerCounters:
     def count_dead(self, number: int) -> None:
         """Count jobs that died without an attempt of this worker."""
         self.dead += number
+
+    def count_expired(self, number: int, *, dead: bool = True) -> None:
+        """Count jobs that died since their deadline had passed; `dead`: as dead ones, too."""
+        self.dead += number * dead
+        self.expired += number
 
     def _count_failure(self, *, timed_out: bool) -> None:
         self.failed += 1
@@ -165,13 +172,17 @@ class Tallies:
     ) -> None:
         """Count an attempt that the store has answered, unless it was counted before."""
         counters, job = self._counters, attempt.job
+        counted: Counted | None = None
         if verdict is _APPLIED and settlement.kind is _COMPLETED and not before:  # nearly all
             counted = _SUCCESS
             counters.succeeded += 1
         elif (found := counted_as(settlement, verdict, before=before)) is not None:
             counted = found
             counters.count(counted, timed_out=timed_out(settlement))
-        else:
+        if verdict is Verdict.EXPIRED and not before:
+            # Also of a job that was given back unused, which is no attempt, and so has no death.
+            counters.count_expired(1, dead=counted is not Counted.DEAD)
+        if counted is None:
             return
         tally = self._tallies.get((job.queue, job.task)) or self._made(job.queue, job.task)
         tally.outcomes[_PLACES[counted]] += 1
