@@ -56,7 +56,9 @@ class Worker:
             advance=lambda phase, why: self.phases.append((phase, why)),
         )
         self.threads = SimpleNamespace(stuck=0, stuck_threads=list)
-        counts = dict.fromkeys(("succeeded", "failed", "retried", "dead", "timed_out"), 0)
+        counts = dict.fromkeys(
+            ("succeeded", "failed", "retried", "dead", "expired", "timed_out"), 0
+        )
         self.counters = SimpleNamespace(**counts)
         runtime = SimpleNamespace(
             options=worker_options(**options),

@@ -12,7 +12,7 @@
     job.abandoned   its code would not stop, and its slot was freed without it
     lease.lost      lease.regained     store.trouble   store.recovered
     tasks.parked    queue.conflict     task.conflict   queue.filling   queue.starving
-    schedule.late   schedule.missed    schedule.refused
+    schedule.late   schedule.missed    schedule.refused   schedule.stuck
     loop.blocked    observer.failed    flow.event      flow.trouble    flow.rebuilt
     jobs.spooled    spool.delivered    spool.refused
     batch.completed     batch.failed       batch.cancelled
