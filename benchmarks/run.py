@@ -36,7 +36,7 @@ _MEASURES: Final = (
     *("pickup", "saturated", "poisson", "foreign", "idle", "claims", "blocked"),
     *("snapshot", "durability", "memory", "steady"),
 )
-_NOBODY: Final = "none"
+_NO_PEER: Final = "none"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steady-seconds", type=_at_least(1), help=steady)
     only = f"some of: {', '.join(_MEASURES)}; with commas"
     parser.add_argument("--only", type=_names(_MEASURES), help=only)
-    peers = ("huey", *(peer.name for peer in PEERS), _NOBODY)
+    peers = ("huey", *(peer.name for peer in PEERS), _NO_PEER)
     who = f"some of: {', '.join(dict.fromkeys(peers))}; with commas; default all of the store"
     parser.add_argument("--peers", type=_names(peers), help=who)
     keep = "keep the figures of the last run that this one does not measure"

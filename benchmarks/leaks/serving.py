@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.leaks.feeding import Cutter
 
 
-class _Nobody:
+class _NoServer:
     """A file has no connections to cut."""
 
     cuts = 0
@@ -84,4 +84,4 @@ def serving(store: str, folder: Path) -> Iterator[tuple[str, Cutter]]:
         finally:
             redis.stop()
     else:
-        yield f"sqlite:///{folder / 'jobs.db'}", _Nobody()
+        yield f"sqlite:///{folder / 'jobs.db'}", _NoServer()

@@ -46,6 +46,19 @@ MANY_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType(
     {"packhorse.app:Packhorse.__init__": "each says one thing of an app, and all have defaults"}
 )
 
+#: Files that quote a word which the style guide has no use for.
+ODD_WORDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "LICENSE": "as its authors wrote it",
+        "docs/how-to/deploy.md": "an option of systemctl",
+        "docs/requirements.md": "as they were given",
+        "scripts/house.py": "counts these words",
+        "scripts/pgbouncer.py": "a user of the system",
+        "tests/end_to_end/programs.py": "a user of the system",
+        "tests/servers/postgres.py": "a user of the system",
+    }
+)
+
 #: Module-level names that may hold something mutable.
 MUTABLE_STATE: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -158,6 +158,17 @@ def test_every_page_has_one_title() -> None:
     )
 
 
+def test_the_thing_that_acts_is_named() -> None:
+    findings = (
+        finding
+        for name, text in TEXTS.items()
+        if "/results/" not in name
+        for finding in text_rules.odd_words(name, text)
+    )
+
+    expect_none(excused(findings, budgets.ODD_WORDS))
+
+
 def test_nothing_unwanted_is_kept() -> None:
     expect_none(
         finding for name, text in TEXTS.items() for finding in text_rules.unwanted_text(name, text)

@@ -228,5 +228,11 @@ def test_unwanted_text_is_found(line: str) -> None:
     assert list(text_rules.unwanted_text("README.md", line)) != []
 
 
+@pytest.mark.parametrize("line", ["Some" + "body acts", "def test_it_wakes_no" + "body() -> None:"])
+def test_words_that_name_no_actor_are_found(line: str) -> None:
+    assert [name for name, _ in text_rules.odd_words("a.py", f"x\n{line}\n")] == ["a.py"]
+    assert not list(text_rules.odd_words("a.py", "someone renews"))
+
+
 def test_decisions_may_speak_of_unfinished_work() -> None:
     assert not list(text_rules.unwanted_text("docs/adr/0001-a.md", "TO" + "DO"))

@@ -16,6 +16,10 @@ FENCE = re.compile(r"^\s*(```|~~~)")
 TITLE = re.compile(r"^# \S")
 UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")
 REGISTRY = re.compile(r"py(?:pi|thonhosted)\.org|npm(?:js)\.(?:com|org)|--(?:extra-)?index-(?:url)")
+#: No comparable project uses them, in place of the thing that acts; also as parts of names.
+ODD_WORD = re.compile(
+    r"(?<![a-z])(?:whoeve[r]|who[m]|somebod[y]|nobod[y]|anybod[y]|ane[w])(?![a-z])", re.IGNORECASE
+)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)\b")
 
 TEXT_SUFFIXES = frozenset(
@@ -49,6 +53,13 @@ def _names_from_disk(root: Path) -> list[str]:
         for path in paths
         if path.parts[0] == ".ci" or not any(part.startswith(".") for part in path.parts)
     ]
+
+
+def odd_words(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """A file that says that anyone acts, where it could name the thing that does."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := ODD_WORD.search(line):
+            yield name, f"{name}:{number}: {found[0]!r}: name the thing that acts"
 
 
 def named_queries(name: str, text: str) -> Iterator[tuple[str, str]]:
