@@ -28,6 +28,9 @@ _DOUBT_US: Final = 2_000_000
 #: A run that began so long after its claim was stopped between the worker's last look and its own
 #: first line: no worker starts a job with a rate limit that late.
 _STOPPED_US: Final = ALLOWANCE_US_MAX
+#: On a busy machine the first line of a handler comes late after the worker's last look: windows of
+#: what was begun are judged shorter by this part.
+_LATE_LINES: Final = 4
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -138,23 +141,25 @@ def begun_in_a_window(contest: Contest) -> list[Use]:
     begun: dict[tuple[str, int], list[int]] = defaultdict(list)
     for run in contest.runs:
         begun[_attempt(run)].append(run.started_us)
-    return _in_a_window(
-        contest,
-        (
-            (job, [at_us for at_us in begun[job.job_id, span.attempt] if _prompt(at_us, span)])
-            for job in contest.jobs
-            for span in job.spans
-            if not span.doubtful
-        ),
+    prompt = (
+        (job, [at_us for at_us in begun[job.job_id, span.attempt] if _prompt(contest, at_us, span)])
+        for job in contest.jobs
+        for span in job.spans
+        if not span.doubtful
     )
+    return _in_a_window(contest, prompt, part=_LATE_LINES)
 
 
-def _prompt(begun_us: int, span: Span) -> bool:
-    return begun_us - span.started_us <= _STOPPED_US
+def _prompt(contest: Contest, begun_us: int, span: Span) -> bool:
+    """Whether a run began as soon as it must, by the clock that its claim was granted by."""
+    in_time = begun_us - span.started_us <= _STOPPED_US
+    return in_time and not stepped(contest, span.started_us, begun_us)
 
 
-def _in_a_window(contest: Contest, starts: Iterable[tuple[Facts, Iterable[int]]]) -> list[Use]:
-    """How much weight of each rate started within one window."""
+def _in_a_window(
+    contest: Contest, starts: Iterable[tuple[Facts, Iterable[int]]], *, part: int | None = None
+) -> list[Use]:
+    """How much weight of each rate started within one window, shorter by a part of it."""
     weights: dict[str, list[tuple[int, int]]] = defaultdict(list)
     rules: dict[str, Rate] = {}
     for job, instants_us in starts:
@@ -162,10 +167,12 @@ def _in_a_window(contest: Contest, starts: Iterable[tuple[Facts, Iterable[int]]]
         for gate, rule in _rate_gates(job, contest.limits):
             rules[gate] = rule
             weights[gate] += instants
-    return [
-        Use(gate, *_heaviest(sorted(started), rules[gate][1], contest.steps_us), rules[gate][0])
-        for gate, started in weights.items()
-    ]
+    found: list[Use] = []
+    for gate, started in weights.items():
+        most, window_us = rules[gate]
+        window_us -= 0 if part is None else window_us // part
+        found.append(Use(gate, *_heaviest(sorted(started), window_us, contest.steps_us), most))
+    return found
 
 
 def stepped(contest: Contest, from_us: int, until_us: int) -> bool:

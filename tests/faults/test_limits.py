@@ -95,6 +95,13 @@ RUNS: Final = (
     Run("rated-2", 1, 1, 7, 13, 19),
     Run("rated-3", 1, 1, 7, 112, 119),
 )
+
+
+def begun_at(at_us: int) -> tuple[Run, ...]:
+    """The first two of the rate, which began as late as this."""
+    return tuple(Run(f"rated-{number}", 1, 1, 7, at_us, at_us + 9) for number in (1, 2))
+
+
 ASKED: Final = (
     asked("single-1", "single", 0, 1, key="a"),
     asked("single-1", "single", 5, 6, key="a", deduplicated=True),
@@ -147,9 +154,9 @@ PLANTED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "too many granted",
         with_jobs(job("called-2", "called", 0, 500, 510, 550, 560, rate_key="b")),
     ),
-    "a handler that began late, in the window of the next": (
+    "handlers that began late, in the window of the next": (
         "too many begun",
-        {"runs": (*RUNS[:5], Run("rated-1", 1, 1, 7, 15, 19), *RUNS[6:])},
+        {"runs": (*RUNS[:5], *begun_at(45), RUNS[7])},
     ),
     "a key that was not waited for": (
         NOT_WAITED,
@@ -232,6 +239,26 @@ def test_a_run_that_was_stopped_before_its_first_line_is_not_held_against_a_rate
     verdict = judge(msgspec.structs.replace(INNOCENT, runs=(*runs[:-1], begun), **jobs))
 
     assert verdict.clean, verdict.findings
+
+
+def test_a_first_line_that_comes_a_little_late_is_not_held_against_a_rate() -> None:
+    runs = (*RUNS[:5], *begun_at(RUNS[7].started_us - 80), RUNS[7])
+
+    verdict = judge(msgspec.structs.replace(INNOCENT, runs=runs))
+
+    assert verdict.clean, verdict.findings
+
+
+@pytest.mark.parametrize(("step_us", "clean"), [(40, True), (5, False)])
+def test_a_run_granted_by_the_clock_of_before_a_step_is_not_held_against_a_rate(
+    step_us: int,
+    clean: bool,  # noqa: FBT001 - a column of the table above
+) -> None:
+    runs = (*RUNS[:5], *begun_at(45), RUNS[7])
+
+    verdict = judge(msgspec.structs.replace(INNOCENT, runs=runs, steps_us=[step_us]))
+
+    assert verdict.clean is clean, verdict.findings
 
 
 def test_the_innocent_contest_uses_up_every_limit() -> None:
