@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from packhorse.client.operations import OPERATION_KIND
 from packhorse.core.clock import SystemChance
+from packhorse.core.policies.records import Put, RecordId
 from packhorse.runtime.services.operations import OperationSteps
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.plan import Plan
@@ -90,6 +92,17 @@ async def begun(web: Web, **order: Any) -> str:
     assert got.status == 202, got.json
     assert got.headers["location"] == f"/api/v1/operations/{got.json['id']}"
     return str(got.json["id"])
+
+
+async def test_an_operation_that_cannot_be_read_stops_no_other(app: TestApp, web: Web) -> None:
+    bad = Put(RecordId(OPERATION_KIND, "", "bad"), b"{", 0, order=0)
+    await app.store.arun(app.store.records.change([bad]))
+    await died(app, 3)
+
+    operation = await ended(app, web, await begun(web, action="redrive", tag="t0"))
+
+    assert (operation["done"], operation["refused"]) == (3, 0)
+    assert await steps(app).run_once() > 0
 
 
 async def test_killed_behind_every_plan_it_goes_on_and_redrives_no_job_twice(

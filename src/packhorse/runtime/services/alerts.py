@@ -90,8 +90,11 @@ class AlertWatch(Service):
         page = await adrive(all_records(self._store.records, ALERT_KIND), self._store.arun)
         known = {record.id.key: record for record in page.records}
         sight = await self._sight(page.now_us, {alert.measure.name for alert in alerts})
-        for alert in alerts:
-            await self._judge(alert, known.get(alert.name), sight)
+        await self._with_each(
+            alerts,
+            lambda alert: f"alert {alert.name!r}",
+            lambda alert: self._judge(alert, known.get(alert.name), sight),
+        )
         return self._wait_s()
 
     async def _rules(self) -> list[AlertDeclaration]:

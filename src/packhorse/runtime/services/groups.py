@@ -21,8 +21,13 @@ from packhorse.core.driving import adrive
 from packhorse.core.job import NewJob
 from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import RecordChange
-from packhorse.errors import SchemaOutOfDate, StoreCopied, StoreUnavailable
-from packhorse.runtime.services.service import OFF_DUTY_S, Duty, Service, ServiceContext
+from packhorse.runtime.services.service import (
+    OFF_DUTY_S,
+    STORE_AWAY,
+    Duty,
+    Service,
+    ServiceContext,
+)
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
@@ -37,8 +42,6 @@ _FOLD: Final = "fold"
 #: How long a group rests that could not be folded; doubled each time, up to the maximum.
 _REST_S: Final = 2.0
 _REST_S_MAX: Final = 60.0
-#: Errors that are not about one group: every group would fail.
-_NOT_THE_GROUP: Final = (StoreUnavailable, StoreCopied, SchemaOutOfDate, OSError)
 _LOG: Final = logging.getLogger("packhorse.worker")
 #: Tries of a fold that conflicts with another one.
 _TRIES: Final = 10
@@ -181,7 +184,7 @@ class Groups(Service):
         for group in groups:
             try:
                 moved |= await self._fold_much(group)
-            except _NOT_THE_GROUP:
+            except STORE_AWAY:
                 raise
             except Exception as error:  # noqa: BLE001 - reported, and tried again later
                 self._rest(group, error)

@@ -34,6 +34,7 @@ from packhorse.runtime.services.service import (
     Service,
     ServiceContext,
     due_records,
+    text_of_id,
 )
 from packhorse.stores.requests import Deleted, Page, RedriveAnswer
 
@@ -61,9 +62,10 @@ class OperationSteps(Service):
             return self._until_due_s(page)
         if not await self._duty.is_mine():
             return self._wait_s(OFF_DUTY_S)
-        for record in due:
-            await self._step(record, page.now_us)
-        return 0.0
+        stepped = await self._with_each(
+            due, text_of_id, lambda record: self._step(record, page.now_us)
+        )
+        return 0.0 if stepped else self._wait_s()
 
     async def _step(self, record: Record, now_us: int) -> None:
         known = operation_of(record)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,11 +12,16 @@ from typing import ClassVar, Final, TypeVar
 
 from packhorse.core.clock import SECOND_US, Chance, Clock
 from packhorse.core.policies.records import Put, Record, RecordId
+from packhorse.errors import SchemaOutOfDate, StoreCopied, StoreUnavailable
 from packhorse.events import EventBus
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
 from packhorse.stores.requests import Counts
 
+T = TypeVar("T")
+_LOG: Final = logging.getLogger("packhorse.worker")
+#: Errors that are not about one record or group: all would fail.
+STORE_AWAY: Final = (StoreUnavailable, StoreCopied, SchemaOutOfDate, OSError)
 #: The longest wait of a service after an error; its interval may be a minute.
 _AFTER_ERROR_S_MAX: Final = 5.0
 #: How long a worker that is not on duty waits before it asks again.
@@ -56,6 +62,7 @@ class Service(ABC):
         self._chance = context.chance
         self._bus = context.bus
         self._worker = context.worker
+        self._failing: set[str] = set()  # at most a page of records
 
     @abstractmethod
     async def run_once(self) -> float:
@@ -78,12 +85,35 @@ class Service(ABC):
         plan = records.records(kind, by_order=by_order, after=after, limit=limit)
         return await self._store.arun(plan)
 
+    async def _with_each(
+        self, items: Iterable[T], name: Callable[[T], str], work: Callable[[T], Awaitable[object]]
+    ) -> int:
+        """Do the work for each; one that fails keeps no other from it. Return how many did not."""
+        before, self._failing, worked = self._failing, set(), 0
+        for item in items:
+            try:
+                await work(item)
+                worked += 1
+            except STORE_AWAY:
+                raise
+            except Exception as error:  # noqa: BLE001 - logged once, and tried again
+                self._failing.add(name(item))
+                if name(item) not in before:
+                    text = "%s: %s fails, and is tried again from time to time: %r"
+                    _LOG.warning(text, self.name, name(item), error)
+        return worked
+
     async def _counts(self) -> tuple[tuple[Counts, ...], float]:
         """Count the jobs of every queue; return also how many seconds that took."""
         began = self._monotonic()
         # In a thread: it may take a while, and on the loop's own runner it would hold up claims.
         counts = await asyncio.to_thread(self._store.run, self._store.inspection.counts())
         return counts, self._monotonic() - began
+
+
+def text_of_id(record: Record) -> str:
+    """Name a record in the log."""
+    return record.id.text
 
 
 def due_records(page: RecordPage) -> list[Record]:

@@ -12,7 +12,12 @@ from packhorse.core.policies.records import Record
 from packhorse.core.workflows import WORKFLOW_KIND, read_head
 from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
-from packhorse.runtime.services.service import Service, ServiceContext, due_records
+from packhorse.runtime.services.service import (
+    Service,
+    ServiceContext,
+    due_records,
+    text_of_id,
+)
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
@@ -54,24 +59,28 @@ class WorkflowKeeper(Service):
 
     async def run_once(self) -> float:
         """Advance or remove the workflows that are due."""
-        store = self._store
         page = await self._page(WORKFLOW_KIND, limit=_PAGE, by_order=True)
         due = due_records(page)
-        for record in due:
-            await adrive(self._workflow(record).keep_up(record), store.arun)
-        if len(due) == _PAGE:
+        kept_up = await self._with_each(due, text_of_id, self._keep_up)
+        if len(due) == _PAGE and kept_up:
             return 0.0
         return self._until_due_s(page)
 
     async def follow(self) -> bool:
         """Check now whether jobs that stand in for nodes have ended, for a burst."""
-        store, moved = self._store, False
-        page = await self._page(WORKFLOW_KIND, limit=_PAGE, by_order=True)
-        for record in page.records:
+        moved: list[bool] = []
+
+        async def follow(record: Record) -> None:
             head = read_head(record.document)
             if head.same:
-                moved |= await adrive(self._workflow(record).follow(head), store.arun)
-        return moved
+                moved.append(await adrive(self._workflow(record).follow(head), self._store.arun))
+
+        page = await self._page(WORKFLOW_KIND, limit=_PAGE, by_order=True)
+        await self._with_each(page.records, text_of_id, follow)
+        return any(moved)
+
+    async def _keep_up(self, record: Record) -> None:
+        await adrive(self._workflow(record).keep_up(record), self._store.arun)
 
     def _workflow(self, record: Record) -> StoredWorkflow:
         return StoredWorkflow(self._store, Group.of(record.id.text), self._ended)
