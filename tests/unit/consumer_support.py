@@ -7,14 +7,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packhorse import Packhorse
 from packhorse.core.clock import SECOND_US, SystemClock, new_id
 from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
+from packhorse.errors import StoreUnavailable
 from packhorse.events import Event
 from packhorse.runtime.consumer import Consumer, FetchedJob
+from packhorse.runtime.worker.runtime import Runtime
 from packhorse.stores import open_store
+from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, Renewal
 from tests.servers.urls import store_url_of
@@ -84,6 +87,31 @@ class Depot:
     async def consumer(self, **options: Any) -> AsyncIterator[Consumer]:
         async with self.app.consumer(**{"queues": ["mail"], **options}) as consumer:
             yield consumer
+
+
+class HeldStore:
+    """Lets the writes of a settler go, or fails them, when a test says so."""
+
+    def __init__(self, runtime: Runtime | None, store: Store) -> None:
+        self.jobs = store.jobs
+        self.reached, self.may_go, self.fails = asyncio.Event(), asyncio.Event(), False
+        self.answered = False  #: a write has ended
+        self._store = store
+        assert runtime is not None
+        runtime.settler._store = cast("Store", self)
+
+    def run(self, plan: Plan[Any]) -> Any:
+        return self._store.run(plan)
+
+    async def arun(self, plan: Plan[Any]) -> Any:
+        self.reached.set()
+        await self.may_go.wait()
+        if self.fails:
+            self.fails, self.answered = False, True
+            raise StoreUnavailable("away")
+        answer = await self._store.arun(plan)
+        self.answered = True
+        return answer
 
 
 class Flow:

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,19 +18,15 @@ from packhorse import (
     Packhorse,
     PayloadError,
     RetryPolicy,
-    StoreUnavailable,
 )
 from packhorse.core.clock import SECOND_US, from_datetime, to_datetime
 from packhorse.core.job import JobOptions, RetryRule
 from packhorse.core.outcome import MESSAGE_LENGTH_MAX, Failed, TimedOut
 from packhorse.events import JobCompleted, JobRetried, JobStale
 from packhorse.protocol import TaskError
-from packhorse.runtime.consumer import Consumer
 from packhorse.runtime.consumer.fetched import failed_once
-from packhorse.stores.plan import Plan
-from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueSettings
-from tests.unit.consumer_support import EVERY_STORE, Depot, depot_on, fetched
+from tests.unit.consumer_support import EVERY_STORE, Depot, HeldStore, depot_on, fetched
 from tests.worker.support import PATIENCE_S
 
 NOTHING_S = 0.02
@@ -337,25 +333,6 @@ async def test_the_same_end_told_twice_is_one_end(depot: Depot) -> None:
     assert len(depot.told(JobCompleted)) == 1
 
 
-class HeldStore:
-    """Lets the writes of a settler go, or fails them, when a test says so."""
-
-    def __init__(self, consumer: Consumer, store: Store) -> None:
-        self.jobs = store.jobs
-        self.reached, self.may_go, self.fails = asyncio.Event(), asyncio.Event(), False
-        self._store = store
-        assert consumer._runtime is not None
-        consumer._runtime.settler._store = cast("Store", self)
-
-    async def arun(self, plan: Plan[Any]) -> Any:
-        self.reached.set()
-        await self.may_go.wait()
-        if self.fails:
-            self.fails = False
-            raise StoreUnavailable("away")
-        return await self._store.arun(plan)
-
-
 async def test_of_two_ends_told_at_once_each_gets_its_own_answer(depot: Depot) -> None:
     depot.submit("job")
     async with depot.consumer() as consumer, asyncio.timeout(PATIENCE_S):
@@ -378,7 +355,7 @@ async def test_an_end_whose_telling_was_cancelled_does_not_answer_the_next_one(
     depot.submit("job")
     async with depot.consumer() as consumer, asyncio.timeout(PATIENCE_S):
         job = await fetched(consumer)
-        store = HeldStore(consumer, depot.store)
+        store = HeldStore(consumer._runtime, depot.store)
         telling = asyncio.create_task(consumer.mark_complete(job, result=1))
         await store.reached.wait()
         telling.cancel()

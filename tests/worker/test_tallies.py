@@ -19,8 +19,8 @@ from packhorse.core.settlement import (
 )
 from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
 from packhorse.signals import Snooze
-from tests.unit.consumer_support import Depot, fetched
-from tests.worker.support import PATIENCE_S, Yard
+from tests.unit.consumer_support import Depot, HeldStore, fetched
+from tests.worker.support import PATIENCE_S, Yard, heard, until
 
 
 async def counted(yard: Yard) -> dict[str, Series]:
@@ -130,6 +130,34 @@ async def test_an_end_that_is_told_twice_is_counted_once() -> None:
         "execution_s": 1.5,
         "succeeded": 1,
     }
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_was_written_at_once_while_its_write_was_under_way_is_counted_once(
+    *, fails: bool
+) -> None:
+    """As when a job has ended the event loop of its worker."""
+    yard = Yard()
+
+    async def add() -> None: ...
+
+    yard.task(add)
+    async with yard.running() as worker:
+        await until(lambda: worker._runtime is not None)
+        runtime = worker._runtime
+        assert runtime is not None
+        store = HeldStore(runtime, yard.store)
+        yard.submit("add")
+        await heard(store.reached)
+        assert runtime.settler.write_now() == []
+        store.fails = fails
+        store.may_go.set()
+        await until(lambda: store.answered)
+        await until(lambda: not runtime.settler.backlog)
+
+    [series] = runtime.settler.tallies.totals()
+    assert ends(series) == {"success": 1}
+    assert runtime.counters.succeeded == 1
 
 
 def test_every_word_that_an_attempt_counts_as_has_its_place_in_a_series() -> None:

@@ -223,6 +223,8 @@ class Settler:
                 await adrive(self._logs.write(attempts), self._store.arun)
             verdicts = await self._store.arun(self._store.jobs.settle(settlements))
         except Exception as error:  # noqa: BLE001 - whatever failed, the batch is offered again
+            if self._under_way is not batch:
+                return  # `write_now` has written it
             if not (isinstance(error, StoreRefused) and self._simplify(batch, error)):
                 self._put_back(settlements, attempts, error)
                 await self._health.pause(self._shutdown, self._backoff.next_s())
