@@ -3,18 +3,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
-from typing import Any
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from packhorse.client.waiting import WaitLoop
 from packhorse.context import Context
+from packhorse.core.job import JobStatus
 from packhorse.core.outcome import Failed, GivenUp
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.retry import RetryPolicy
+from packhorse.core.settlement import Settlement, SettlementKind
+from packhorse.errors import StoreUnavailable
 from packhorse.events import JobDead, JobFailed, JobRetried, ObserverFailed
-from tests.worker.support import Yard, until
+from packhorse.runtime.worker.attaching import AttachmentWriter
+from packhorse.runtime.worker.transactions import WorkerTransaction
+from packhorse.steps import ON_LOOP
+from packhorse.steps.calls import Invoke, invoked
+from packhorse.steps.runner import StepRunner
+from packhorse.stores.memory import MemoryStore
+from tests.worker.support import PATIENCE_S, Yard, until
 
 NEVER = RetryPolicy(max_retries=0)
 ONCE = RetryPolicy(max_retries=1, backoff="fixed", initial_delay="1ms", jitter=False)
@@ -161,3 +175,107 @@ async def test_what_was_raised_does_not_outlive_its_telling(
             await until(lambda: kept and kept[0]() is None)
     finally:
         gc.enable()
+
+
+async def raised_by(work: Awaitable[object]) -> weakref.ref[BaseException]:
+    """What it raises; without a collection, it is gone unless it is in a cycle."""
+    raised: list[weakref.ref[BaseException]] = []
+    gc.disable()
+    try:
+        await work
+    except BaseException as error:  # noqa: BLE001 - also a cancel
+        raised.append(weakref.ref(error))
+    await asyncio.sleep(0)  # the loop lets go of what it was just called with
+    gc.enable()
+    return raised[0]
+
+
+async def called(function: Callable[..., object], *args: Any) -> object:
+    return function(*args)
+
+
+async def test_an_error_of_a_step_with_a_timeout_is_in_no_cycle() -> None:
+    step = Invoke("step", in_a_thread, (), PATIENCE_S)
+
+    raised = await raised_by(called(invoked, step))
+
+    assert raised() is None
+
+
+async def test_an_error_of_values_that_cannot_be_kept_is_in_no_cycle() -> None:
+    def fail(verb: str, _moment: str) -> None:
+        if verb == "attach":
+            raise Lost
+
+    writer = AttachmentWriter(MemoryStore(faults=fail))
+
+    raised = await raised_by(called(writer.keep, Attaching("job", 1, {"a": b"1"})))
+
+    assert raised() is None
+
+
+async def test_an_error_of_a_wait_in_a_thread_is_in_no_cycle() -> None:
+    waits = WaitLoop()
+
+    raised = await raised_by(called(waits.run, on_the_loop))
+
+    waits.close()
+    assert raised() is None
+
+
+class Committing(WorkerTransaction):
+    """A transaction whose commit ends as told."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self._error = error
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    def _require_wanted(self) -> None: ...
+
+    def _committed(self, completion: Settlement, *, applied: bool) -> None: ...
+
+    async def _afinish(self, completion: Settlement) -> bool:
+        self.begun.set()
+        await self.may_end.wait()
+        if self._error is not None:
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error
+        return True
+
+
+COMPLETION = Settlement("job", 1, SettlementKind.COMPLETED, JobStatus.COMPLETED)
+
+
+async def test_an_error_of_a_commit_is_in_no_cycle() -> None:
+    transaction = Committing(Lost())
+    transaction.may_end.set()
+
+    raised = await raised_by(transaction.acommit(COMPLETION))
+
+    assert raised() is None
+
+
+async def test_a_cancel_during_a_commit_is_in_no_cycle() -> None:
+    transaction = Committing(None)
+    committing = asyncio.create_task(raised_by(transaction.acommit(COMPLETION)))
+    await transaction.begun.wait()
+
+    committing.cancel()
+    asyncio.get_running_loop().call_soon(transaction.may_end.set)
+
+    raised = await committing
+    assert raised() is None
+
+
+async def test_an_error_of_a_store_that_stays_away_is_in_no_cycle() -> None:
+    host = SimpleNamespace(lease_lost=lambda: True)
+    steps = cast("StepRunner", SimpleNamespace(_host=host))
+
+    away = StepRunner._patiently(steps, ON_LOOP, on_the_loop, met=StoreUnavailable("away"))
+    raised = await raised_by(away)
+
+    del away
+    assert raised() is None

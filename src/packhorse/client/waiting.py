@@ -82,6 +82,8 @@ class WaitLoop:
                 raise UsageError("the app was closed while a result was waited for") from error
             future.cancel()  # a waiter who was interrupted leaves nothing behind
             raise
+        finally:  # its exception holds this frame: a cycle that would keep it alive
+            del future
 
     def close(self) -> None:
         """End the loop; a later wait begins a new one."""

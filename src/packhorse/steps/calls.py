@@ -168,8 +168,12 @@ def _invoked(asked: Invoke) -> Any:
     if not ended:
         raise _overdue(asked)
     value, error = ended
-    if error is not None:
-        raise error
+    try:
+        if error is not None:
+            raise error
+    finally:  # it holds this frame: a cycle that would keep it alive
+        del error
+        ended.clear()
     return _settled(asked, value)
 
 

@@ -298,9 +298,10 @@ class StepRunner:
                 return await ask(*about)
             except StoreUnavailable:
                 # A step cannot be undone: giving up now would run it twice.
+                met = None  # it holds this frame: a cycle that would keep it alive
                 if self._host.lease_lost() or await calls.pause(self._owner, pause_s):
                     raise
-                pause_s, met = min(_PAUSE_S_MAX, 2 * pause_s), None
+                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     def _write_now(self, values: dict[str, bytes]) -> None:
         """Store values before this returns; on an event loop, call the store only once."""

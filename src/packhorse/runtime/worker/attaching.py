@@ -58,7 +58,10 @@ class AttachmentWriter:
         with self._turn:
             while not answer.done():  # else who had the turn before has written it
                 self._write(_next_batch(self._of_threads))
-        return answer.result()
+        try:
+            return answer.result()
+        finally:  # its exception holds this frame: a cycle that would keep it alive
+            del answer
 
     def akeep(self, one: Attaching) -> Awaitable[bool]:
         """As `keep`, without blocking the event loop."""
@@ -77,6 +80,8 @@ class AttachmentWriter:
         except BaseException:  # this thread is ended from outside: others write the rest
             self._of_threads.extendleft([asked for asked in batch if not asked[1].done()])
             raise
+        finally:
+            del batch  # as above
 
     async def _awrite(self) -> None:
         waiting, apart = self._of_loop, self._store.works_apart
@@ -106,6 +111,7 @@ class AttachmentWriter:
         except Exception as error:  # noqa: BLE001 - belongs to those who wait
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 _fail(batch, error)
+                del batch  # as above: the answers in it have the exception by now
                 return
         else:
             for (_, answer), verdict in zip(batch, verdicts, strict=True):

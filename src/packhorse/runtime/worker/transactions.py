@@ -139,9 +139,12 @@ class WorkerTransaction:
                 cancelled = error
             except Exception:  # noqa: BLE001 - raised below
                 break
-        self._committed(completion, applied=ending.result())
-        if cancelled is not None:
-            raise cancelled
+        try:
+            self._committed(completion, applied=ending.result())
+            if cancelled is not None:
+                raise cancelled
+        finally:  # what is raised holds this frame: a cycle that would keep it alive
+            del ending, cancelled
 
     async def _afinish(self, completion: Settlement) -> bool:
         try:
