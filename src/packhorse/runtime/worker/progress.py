@@ -43,11 +43,6 @@ class ProgressWriter:
         self._written_at = float("-inf")
         self._writer: asyncio.Task[None] | None = None
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a note is not written yet."""
-        return bool(self.newest or self._under_way)
-
     def note(self, attempt: Attempt, progress: Progress) -> None:
         """Keep a note of a running job; called from its thread, or from the event loop."""
         with self._lock:
@@ -108,8 +103,7 @@ class ProgressWriter:
 
     def _take(self, attempts: Iterable[Attempt]) -> dict[Attempt, Progress]:
         with self._lock:
-            taken, under_way = self.newest.pop, self._under_way.get
-            found = ((each, taken(each, None) or under_way(each)) for each in attempts)
+            found = ((attempt, self.newest.pop(attempt, None)) for attempt in attempts)
             return {attempt: said for attempt, said in found if said is not None}
 
     def _put_back(self, notes: dict[Attempt, Progress]) -> None:

@@ -217,7 +217,7 @@ class Settler:
         """Write the next batch. Apart from `run`, whose frame would keep the batch alive."""
         settlements, attempts = batch = self._next_batch()
         try:
-            if self._progress.waiting:
+            if self._progress.newest:
                 await self._progress.write(attempts)
             if self._logs.kept:
                 await adrive(self._logs.write(attempts), self._store.arun)
