@@ -18,11 +18,12 @@ from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.job import Job, JobStatus, NewJob, RateRule
 from packhorse.core.policies.depth import turned_away
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
+from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.protocol import Store
 from packhorse.stores.redis.jobs import RedisJobs
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
-from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
+from packhorse.stores.requests import Claimed, ClaimRequest, QueueSettings, Renewal, TaskSettings
 from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.servers.redis import redis_url
@@ -257,3 +258,66 @@ def test_a_suspect_behind_many_that_may_not_run_is_told_of(
     assert told > 0
     quarantine = msgspec.structs.replace(request, limit=1, quarantine=True)
     assert [job.tenant for job in clocked.run(clocked.jobs.claim(quarantine)).jobs] == ["other"]
+
+
+#: Lines of other tenants before and behind those of a consumer's own, and its jobs.
+_TENANTS: Final = 3_000
+_OWN: Final = [f"own-{number:02}" for number in range(30)]
+#: What one script may say to the server: others wait for it.
+_SCRIPT_MAX: Final = 3_000
+
+
+def _for_tenants(store: RedisStore) -> Plan[Claimed]:
+    """Submit jobs of many tenants, and claim those of two."""
+    store.run(store.queues.declare([QueueSettings("default", fair=True)]))
+    others = [NewJob(new_id(), "known", b"{}", tenant=f"t{number}") for number in range(_TENANTS)]
+    own = [NewJob(name, "known", b"{}", tenant=f"own{at % 2}") for at, name in enumerate(_OWN)]
+    store.run(store.jobs.submit([*others[::2], *own, *others[1::2]]))
+    store.run(store.leases.renew(Renewal(ANNA, LEASE_US)))
+    request = ClaimRequest(ANNA, ("default",), ("known",), 2 * len(_OWN), 30 * SECOND_US)
+    return store.jobs.claim(msgspec.structs.replace(request, tenants=("own0", "own1")))
+
+
+def test_a_claim_for_some_tenants_looks_at_the_others_once_and_lets_scripts_in_between(
+    store: RedisStore,
+) -> None:
+    claim = _for_tenants(store)
+
+    with redis.Redis.from_url(redis_url()) as client:
+        client.config_resetstat()
+        claimed = store.run(claim).jobs
+        stats = client.info("commandstats")
+
+    assert [job.id for job in claimed] == _OWN
+    total = sum(each["calls"] for each in stats.values())
+    scripts = stats["cmdstat_evalsha"]["calls"]
+    assert total < 2 * _TENANTS
+    assert total / scripts < _SCRIPT_MAX
+
+
+def test_a_claim_for_some_tenants_goes_on_where_it_was_when_those_before_have_gone(
+    store: RedisStore,
+) -> None:
+    claim = _for_tenants(store)
+    scripts: list[object] = []
+
+    def interrupted() -> Steps[Claimed]:
+        steps, reply = claim.steps(), None
+        while True:
+            try:
+                script = steps.send(reply)
+            except StopIteration as finished:
+                claimed: Claimed = finished.value
+                return claimed
+            reply = yield script
+            scripts.append(script)
+            tenants = tuple(f"t{number}" for number in range(_TENANTS))
+            other = ClaimRequest(
+                ANNA, ("default",), ("known",), 2_000, 30 * SECOND_US, tenants=tenants
+            )
+            store.run(store.jobs.claim(other))
+
+    claimed = store.run(Plan("claim", interrupted)).jobs
+
+    assert len(scripts) > 1
+    assert [job.id for job in claimed] == _OWN

@@ -34,7 +34,7 @@ from packhorse.stores.requests import (
 )
 from packhorse.stores.transfer import cursor_of
 
-#: Scripts that one claim runs: each looks at a bounded number of blocked lines.
+#: Scripts that one claim runs: each looks at a bounded number of lines of which it takes nothing.
 _LOOKS_MAX: Final = 100
 #: Positions in the reply to a claim: whether there may be more, the jobs that a rate limit passed,
 #: and the first job; and how many parts each job has.
@@ -103,13 +103,15 @@ class RedisJobs:
 
 
 def _claim(request: ClaimRequest, *, fast: bool) -> Steps[Claimed]:
-    """Claim with one script, or a few when very many lines are blocked; see `JobStore.claim`."""
+    """Claim with one script, or a few when very many lines are blocked or of other tenants."""
     reply = yield Script("claim", _arguments(request, request.limit), fast)
     jobs, rated = _jobs_of(reply), list(reply[_RATED])
     for _ in range(_LOOKS_MAX):
         if not reply[_MORE]:
             break
-        reply = yield Script("claim", _arguments(request, request.limit - len(jobs)), fast)
+        left = request.limit - len(jobs)
+        passed = reply[_MORE] if isinstance(reply[_MORE], bytes) else b""
+        reply = yield Script("claim", _arguments(request, left, passed), fast)
         jobs += _jobs_of(reply)
         rated += reply[_RATED]
     return _claimed(reply, jobs, rated)
@@ -143,14 +145,14 @@ def _claimed(reply: list[Any], jobs: list[Job], rated: Sequence[bytes] = ()) -> 
     )
 
 
-def _arguments(request: ClaimRequest, limit: int) -> list[Argument]:
+def _arguments(request: ClaimRequest, limit: int, passed: bytes = b"") -> list[Argument]:
     return [
         request.worker,
         max(0, limit),
         request.default_timeout_us,
         int(request.quarantine),
         request.allowance_us,
-        _pack((request.tenants, request.levels)) if request.narrow else "",
+        _pack((request.tenants, request.levels)) + passed if request.narrow else "",
         len(request.queues),
         *request.queues,
         *request.tasks,

@@ -2,7 +2,8 @@
 -- Candidates of a claim: queues in order, known tasks, suspects, and open groups of lines.
 -- needs: lines
 local candidates = {}
-local HEADS_MAX = 10000 -- heads of a group that a claim for some tenants looks at
+local LOOKS_MAX = 2000 -- heads of other tenants that one script of a claim for some looks at
+local HEADS_PAGE = 100 -- heads that such a claim reads at once
 local SUSPECTS_MAX = 1000 -- suspects of one queue and task that a claim of suspects looks at
 local SUSPECTS_SEEN_MAX = 50 -- those that every other claim looks at
 
@@ -49,14 +50,14 @@ function candidates.known(set, tasks)
 end
 
 -- Look at jobs of these tenants only, and of queues at these levels of priority, given as msgpack;
--- '' is all.
+-- '' is all. What the script before has passed by may follow: see `candidates.passed`.
 local wanted
-local levels = {}
+local levels, passed_by = {}, {}
 function candidates.scope(packed)
   if packed ~= '' then
-    local scope = cmsgpack.unpack(packed)
+    local scope, passed = cmsgpack.unpack(packed)
     wanted = #scope[1] > 0 and candidates.tasks(scope[1]) or nil
-    levels = scope[2]
+    levels, passed_by = scope[2], passed or {}
   end
 end
 
@@ -118,24 +119,88 @@ end
 local GROUPS_MAX = 1000 -- groups of one queue and task that a claim looks at
 local MOVED_MAX = 4 -- lines of a group that go back among those nothing is known against
 
--- Read the first two heads of a source, which is a group of lines.
-local function read_heads(source)
-  local found = redis.call('ZRANGE', keys.group(source.queue, source.task, source.gate), 0,
-    wanted and HEADS_MAX - 1 or 1, 'WITHSCORES')
+-- Which heads belong to the tenants of the claim. A head is looked at once, however often a line
+-- before it is served; if `looks` are used up, another script goes on.
+local looks, looked, missed = LOOKS_MAX, {}, false
+local function is_looked_for(member)
+  if looked[member] == nil and looks > 0 then
+    looked[member] = is_wanted(jobs.load(keys.ranked_id(member))) or false
+    looks = looked[member] and looks or looks - 1 -- so that each script comes further than the one before
+  end
+  return looked[member]
+end
+
+-- The first head of a group from a rank on that is looked for, and the last entry before it, both as
+-- {score, member, score as text}; or false if it was not found for want of looks. Those from `bound`
+-- on do not matter.
+local function next_wanted(source, rank, bound)
+  local last
+  while true do
+    local found = redis.call('ZRANGE', source.group, rank, rank + HEADS_PAGE - 1, 'WITHSCORES')
+    for at = 1, #found, 2 do
+      local entry = {tonumber(found[at + 1]), found[at], found[at + 1]}
+      if candidates.beyond(source.queue, entry[1]) or (bound and not candidates.before(entry, bound)) then
+        return nil, last
+      end
+      local ours = is_looked_for(entry[2])
+      if ours == nil then
+        return false, last
+      elseif ours then
+        return entry, last
+      end
+      last = entry
+    end
+    if #found < 2 * HEADS_PAGE then
+      return nil, last
+    end
+    rank = rank + HEADS_PAGE
+  end
+end
+
+-- The rank behind a head that was passed by, which may have left its group since.
+local function rank_behind(group, score, member)
+  local rank = redis.call('ZRANK', group, member)
+  if rank then
+    return rank + 1
+  end
+  redis.call('ZADD', group, score, member)
+  rank = redis.call('ZRANK', group, member)
+  redis.call('ZREM', group, member)
+  return rank
+end
+
+-- Read the first head that is looked for; note how far none was.
+local function read_wanted(source)
+  local from = passed_by[source.group]
+  local rank = from and rank_behind(source.group, from[1], from[2]) or 0
+  local first, last = next_wanted(source, rank)
+  if last then
+    passed_by[source.group] = {last[3], last[2]}
+  end
+  source.first, source.blind = first or nil, first == false
+  missed = missed or source.blind
+end
+
+-- Read the first heads of a source, which is a group of lines: two, or the first that is looked for.
+function candidates.read_heads(source)
+  source.group = keys.group(source.queue, source.task, source.gate)
+  if wanted then
+    return read_wanted(source)
+  end
+  local found = redis.call('ZRANGE', source.group, 0, 1, 'WITHSCORES')
   local heads = {}
   for at = 1, #found, 2 do
-    if candidates.beyond(source.queue, tonumber(found[at + 1])) then
-      break
-    elseif not wanted or is_wanted(jobs.load(keys.ranked_id(found[at]))) then
+    if not candidates.beyond(source.queue, tonumber(found[at + 1])) then
       heads[#heads + 1] = {tonumber(found[at + 1]), found[at]}
-    end
-    if #heads == 2 then
-      break
     end
   end
   source.first, source.second = heads[1], heads[2]
 end
-candidates.read_heads = read_heads
+
+-- What the next script must know if this one has not looked at everything, or nil.
+function candidates.passed()
+  return missed and cmsgpack.pack(passed_by) or nil
+end
 
 -- Move the lines of a gate that opened back to the open group, unless they are many: then the group
 -- is a source of its own.
@@ -192,7 +257,7 @@ function candidates.sources(queue, tasks)
     end
     for gate in pairs(own) do
       local source = {queue = queue, task = task, gate = gate}
-      read_heads(source)
+      candidates.read_heads(source)
       found[#found + 1] = source
     end
     opens = later and math.min(opens or later, later) or opens
@@ -200,11 +265,25 @@ function candidates.sources(queue, tasks)
   return found, opens
 end
 
--- The source whose head comes first, and the entry before which its line may be served.
+-- The second head of a source that matters before `bound`; if it is not known, the last one that is.
+local function second_of(source, bound)
+  if not wanted then
+    return source.second
+  end
+  local rank = redis.call('ZRANK', source.group, source.first[2]) + 1
+  local second, last = next_wanted(source, rank, bound)
+  missed = missed or second == false
+  return second or (second == false and (last or source.first)) or nil
+end
+
+-- The source whose head comes first, and the entry before which its line may be served. None if
+-- there is one whose head is not known.
 function candidates.best(all)
   local best, bound
   for _, source in ipairs(all) do
-    if source.first and not source.spent then
+    if source.blind and not source.spent then
+      return
+    elseif source.first and not source.spent then
       if not best or candidates.before(source.first, best.first) then
         bound = best and best.first
         best = source
@@ -213,8 +292,9 @@ function candidates.best(all)
       end
     end
   end
-  if best and best.second and (not bound or candidates.before(best.second, bound)) then
-    bound = best.second
+  local second = best and second_of(best, bound)
+  if second and (not bound or candidates.before(second, bound)) then
+    bound = second
   end
   return best, bound
 end

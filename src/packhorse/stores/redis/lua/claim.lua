@@ -5,8 +5,8 @@
 -- Hands ready jobs to one worker alone.
 -- Arguments: worker, limit, default timeout, 1 for a quarantine claim else 0, how long after the claim
 -- jobs with a rate limit may start, tenants and levels of queues as msgpack or '' for all, the number of
--- queues, the queues, the tasks.
--- Answer: clock, next due or -1, 1 if a suspect waits, 1 if the lease is lost, 1 if there may be
+-- queues, the queues, the tasks. To the tenants and levels a text that the script before answered is joined.
+-- Answer: clock, next due or -1, 1 if a suspect waits, 1 if the lease is lost, 1 or such a text if there may be
 -- more to look at, the ids that a rate limit let go, then id, state, definition and payload of each job.
 -- needs: candidates places limits
 local PROMOTED_MAX = 1000
@@ -182,7 +182,7 @@ if given < limit then
   earlier(opens)
 end
 answer[3] = suspects_wait(open, tasks) and 1 or 0
-answer[5] = refusals >= REFUSED_MAX and given < limit and 1 or 0
+answer[5] = given < limit and (candidates.passed() or (refusals >= REFUSED_MAX and 1)) or 0
 answer[6] = turnstile.rated
 wakes.flush()
 return answer
