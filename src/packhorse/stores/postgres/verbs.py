@@ -117,8 +117,8 @@ def _settle(
 ) -> Steps[tuple[Verdict, ...]]:
     yield from level.enter()
     ids = [one.job_id for one in settlements]
-    # In this order: a submit stashes a job while it holds the row of a job that runs. So whoever
-    # has the row sees in its next statement what was stashed, and nothing is stashed after that.
+    # In this order, since a submit stashes a job while it holds the row of a running one: when we
+    # have the row, the next statement sees what was stashed, and nothing is stashed after that.
     lock, read = Rows(sql("settle_lock"), (ids,)), Rows(sql("queues_of"), {"ids": ids})
     _, [(queues, stashed)] = yield Together((lock, read))
     if stashed:

@@ -1,11 +1,9 @@
 -- SPDX-License-Identifier: MIT
--- Candidates of a claim: queues in order, known tasks, suspects, and open groups of lines.
+-- Candidates of a claim: queues in order, known tasks, and open groups of lines.
 -- needs: lines
 local candidates = {}
 local LOOKS_MAX = 2000 -- heads of other tenants that one script of a claim for some looks at
 local HEADS_PAGE = 100 -- heads that such a claim reads at once
-local SUSPECTS_MAX = 1000 -- suspects of one queue and task that a claim of suspects looks at
-local SUSPECTS_SEEN_MAX = 50 -- those that every other claim looks at
 
 -- The queues that are not paused, each once, in the order in which they are served.
 function candidates.queue_order(names)
@@ -67,7 +65,8 @@ function candidates.beyond(queue, score)
   return level and score > level
 end
 
-local function is_wanted(job)
+-- Whether a job belongs to a tenant of the claim.
+function candidates.is_wanted(job)
   return not wanted or wanted[signatures.read(job.signature).tenant]
 end
 
@@ -79,43 +78,6 @@ function candidates.before(one, other)
   return one[2] < other[2]
 end
 
--- Go through the suspects of a queue and these tasks whose deadline has not passed: at most `most` of
--- each task, in the order of claiming. Each is read when it comes to it. `in_turn`: if there are
--- more, begin somewhere among them, each time elsewhere.
-local function each_suspect(queue, tasks, most, in_turn)
-  local entries = {}
-  for _, task in ipairs(candidates.known(tag .. KEY.suspect_tasks .. queue, tasks)) do
-    local key = tag .. KEY.suspects .. keys.pair(queue, task)
-    local count = in_turn and redis.call('ZCARD', key) or 0
-    local first = count > most and clock.now % count or 0
-    local found = redis.call('ZRANGE', key, first, first + most - 1, 'WITHSCORES')
-    for at = 1, #found, 2 do
-      entries[#entries + 1] = {tonumber(found[at + 1]), found[at]}
-    end
-  end
-  table.sort(entries, candidates.before)
-  local at = 0
-  return function()
-    while at < #entries do
-      at = at + 1
-      local job = jobs.load(keys.ranked_id(entries[at][2]))
-      if is_wanted(job) and not (job.deadline_us and job.deadline_us <= clock.now) then
-        return job
-      end
-    end
-  end
-end
-
--- The suspects to claim from.
-function candidates.suspects(queue, tasks)
-  return each_suspect(queue, tasks, SUSPECTS_MAX, false)
-end
-
--- Suspects to see whether one could go: few, since every claim looks.
-function candidates.some_suspects(queue, tasks)
-  return each_suspect(queue, tasks, SUSPECTS_SEEN_MAX, true)
-end
-
 local GROUPS_MAX = 1000 -- groups of one queue and task that a claim looks at
 local MOVED_MAX = 4 -- lines of a group that go back among those nothing is known against
 
@@ -124,7 +86,7 @@ local MOVED_MAX = 4 -- lines of a group that go back among those nothing is know
 local looks, looked, missed = LOOKS_MAX, {}, false
 local function is_looked_for(member)
   if looked[member] == nil and looks > 0 then
-    looked[member] = is_wanted(jobs.load(keys.ranked_id(member))) or false
+    looked[member] = candidates.is_wanted(jobs.load(keys.ranked_id(member))) or false
     looks = looked[member] and looks or looks - 1 -- so that each script comes further than the one before
   end
   return looked[member]

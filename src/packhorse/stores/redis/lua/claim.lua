@@ -11,6 +11,8 @@
 -- needs: candidates places limits
 local PROMOTED_MAX = 1000
 local REFUSED_MAX = 1000 -- lines that are found held back, and jobs found expired, in one script
+local SUSPECTS_MAX = 1000 -- suspects of one queue and task that a claim of suspects looks at
+local SUSPECTS_SEEN_MAX = 50 -- those that every other claim looks at
 local worker, limit, default_timeout = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local quarantine, queues_given = ARGV[5] == '1', tonumber(ARGV[8])
 candidates.scope(ARGV[7])
@@ -129,8 +131,35 @@ local function serve_ready(queue, tasks)
   end
 end
 
+-- Go through the suspects of a queue and these tasks whose deadline has not passed: at most `most` of
+-- each task, in the order of claiming. Each is read when it comes to it. `in_turn`: if there are
+-- more, begin somewhere among them, each time elsewhere.
+local function each_suspect(queue, tasks, most, in_turn)
+  local entries = {}
+  for _, task in ipairs(candidates.known(tag .. KEY.suspect_tasks .. queue, tasks)) do
+    local key = tag .. KEY.suspects .. keys.pair(queue, task)
+    local count = in_turn and redis.call('ZCARD', key) or 0
+    local first = count > most and clock.now % count or 0
+    local found = redis.call('ZRANGE', key, first, first + most - 1, 'WITHSCORES')
+    for at = 1, #found, 2 do
+      entries[#entries + 1] = {tonumber(found[at + 1]), found[at]}
+    end
+  end
+  table.sort(entries, candidates.before)
+  local at = 0
+  return function()
+    while at < #entries do
+      at = at + 1
+      local job = jobs.load(keys.ranked_id(entries[at][2]))
+      if candidates.is_wanted(job) and not (job.deadline_us and job.deadline_us <= clock.now) then
+        return job
+      end
+    end
+  end
+end
+
 local function serve_suspects(queue, tasks)
-  for job in candidates.suspects(queue, tasks) do
+  for job in each_suspect(queue, tasks, SUSPECTS_MAX, false) do
     if not gates.pass(turnstile, job) then
       local found = redis.call('HMGET', keys.job(job.id), FIELD.definition, FIELD.payload)
       index.leave(job)
@@ -146,7 +175,7 @@ end
 local function suspects_wait(open, tasks)
   local alone = gates.turnstile()
   for _, queue in ipairs(open) do
-    for job in candidates.some_suspects(queue, tasks) do
+    for job in each_suspect(queue, tasks, SUSPECTS_SEEN_MAX, true) do
       if not gates.pass(alone, job) then
         return true
       end
