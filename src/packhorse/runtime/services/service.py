@@ -36,7 +36,6 @@ REST_PER_COST: Final = 200
 _PART_RECORDS: Final = 50
 #: Bytes written in one change, well below what a store takes; a larger record goes alone.
 _PART_BYTES: Final = 512 * 1024
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
