@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from packhorse import Packhorse, StoreCopied
+from packhorse.cli.copier import Side
 from packhorse.cli.exits import ExitCode
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.job import UniqueRule
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Add, Put, RecordId
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
@@ -50,7 +53,9 @@ def fill(store: Store) -> None:
     store.run(store.queues.pause("mail", paused=True, key="k"))
     store.run(store.jobs.submit([new_job("fails"), new_job("dies"), new_job("ends")]))
     kinds = (SettlementKind.FAILED, SettlementKind.DEAD, SettlementKind.COMPLETED)
+    steps = {f"step-{number}": bytes(100) for number in range(9)}
     for job, kind in zip(claim(store), kinds, strict=True):
+        store.run(store.attachments.attach([Attaching(job.id, job.fence, steps)]))
         store.run(store.jobs.settle([settlement_of(kind, job)]))
     store.run(store.leases.leave("worker"))
     waiting = [new_job(f"waits-{number}", ordering_key="line") for number in range(JOBS - 3)]
@@ -225,6 +230,19 @@ def test_a_journey_through_every_store_ends_where_it_began(
     finally:
         clear_namespace(redis_url(), namespace)
         schemas().give(schema)
+
+
+def test_stores_that_name_values_in_another_order_compare_equal(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    (job,) = shown(stores[0])[:1]
+    orders = [{f"step-{one}": b"1" for one in numbers} for numbers in (range(9), range(8, -1, -1))]
+    sides = [Side(), Side()]
+
+    for side, values in zip(sides, orders, strict=True):
+        side.add([replace(job, attached=replace(job.attached, values=values))])
+
+    assert sides[0] == sides[1]
 
 
 def test_what_transactions_asked_for_is_carried_too(

@@ -257,7 +257,8 @@ def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 
 def _digest(job: CarriedJob) -> int:
-    return int.from_bytes(hashlib.sha256(msgspec.json.encode(job)).digest(), "big")
+    text = msgspec.json.encode(job, order="sorted")  # stores return values in any order
+    return int.from_bytes(hashlib.sha256(text).digest(), "big")
 
 
 def _set(state: QueueState | None) -> bool:
