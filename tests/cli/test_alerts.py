@@ -64,3 +64,14 @@ def test_rules_are_written_down_shown_as_such_and_removed(watched: Project) -> N
 
     assert watched.run("alerts", "remove", "late", *named).exit_code == 0
     assert len(watched.document("alerts", "list", *named)["alerts"]) == 1
+
+
+def test_a_rule_about_all_queues_needs_no_queue(watched: Project) -> None:
+    named = ("-A", "watched:app")
+    assert watched.run("migrate", *named).exit_code == 0
+
+    added = watched.run("alerts", "add", "late", "oldest_ready > 5m", *named)
+
+    assert added.exit_code == 0, added.output
+    (_, alert) = watched.document("alerts", "list", *named)["alerts"]
+    assert (alert["name"], alert["queue"]) == ("late", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The reference page tells every option of every command, and every exit code."""
+"""The reference page tells every option and exit code; every command takes its own defaults."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ def test_every_option_is_told_under_its_command(words: str) -> None:
     options = [name for option in command.params for name in option.opts if name.startswith("-")]
 
     assert [name for name in options if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_text_an_option_has_by_default_is_one_it_takes(words: str) -> None:
+    command = COMMANDS[words]
+    context = click.Context(command)
+
+    for option in command.params:
+        if isinstance(option.default, str):
+            option.type_cast_value(context, option.default)
 
 
 def test_every_exit_code_is_told() -> None:

@@ -44,7 +44,7 @@ def _row(alert: AlertInfo) -> tuple[object, ...]:
 @alerts.command("add")
 @_NAME
 @click.argument("condition", metavar="CONDITION")
-@click.option("--queue", type=NAME, default="", help="The queue it is about. Default: all of them.")
+@click.option("--queue", type=NAME, help="The queue it is about. Default: all of them.")
 @click.option(
     "--to",
     multiple=True,
@@ -64,13 +64,15 @@ def _row(alert: AlertInfo) -> tuple[object, ...]:
     "--over", type=duration, default="15m", show_default=True, help="Window of growth and rates."
 )
 @on_store
-def add_alert(app: Packhorse, /, *, name: str, condition: str, **options: Any) -> None:
+def add_alert(
+    app: Packhorse, /, *, name: str, condition: str, queue: str | None, **options: Any
+) -> None:
     """Write a rule down in the store, or change it; workers go by it within a minute.
 
     packhorse alerts add 'mail behind' 'oldest_ready > 5m' --queue mail --to https://...
     """
     app.registry.load()
-    app.alerts.add(name, condition, **options)
+    app.alerts.add(name, condition, queue=queue or "", **options)
     note(f"Alert {name!r} is written down.")
 
 
