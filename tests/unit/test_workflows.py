@@ -146,6 +146,33 @@ def test_a_second_call_of_start_is_the_same_run(packhorse_app: TestApp) -> None:
     assert packhorse_app.run_jobs() == 1
 
 
+def test_a_workflow_that_was_started_takes_no_more_nodes(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("w")
+    flow.add(shop.double.call(1))
+    flow.start()
+
+    with pytest.raises(UsageError, match=r"was started .* build another"):
+        flow.add(shop.double.call(2))
+    with pytest.raises(UsageError, match="was started"):
+        chain(shop.double.call(2)).add_to(flow)
+
+
+async def test_a_start_after_the_end_is_another_run(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("w", chain(shop.double.call(1)))
+    first = await flow.astart()
+    await packhorse_app.arun_jobs()
+
+    second = await flow.astart()
+    third = await flow.astart()
+    await packhorse_app.arun_jobs()
+
+    assert second.id != first.id
+    assert (second.deduplicated, third.deduplicated, third.id) == (False, True, second.id)
+    assert shop.ran == ["double 1"] * 2
+
+
 def test_a_random_graph_runs_each_node_once_and_behind_its_parents(
     packhorse_app: TestApp,
 ) -> None:

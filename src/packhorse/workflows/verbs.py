@@ -28,7 +28,7 @@ from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import Record
 from packhorse.core.process import in_event_loop
 from packhorse.core.workflows import NAME_BYTES_MAX, name_id, numbers_text
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, UsageError
 from packhorse.group_errors import WorkflowNotFound
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
@@ -97,7 +97,8 @@ class Flow(Graph):
         self.name = new_id() if name is None else _checked_name(name)
         super().__init__(f"workflow {self.name!r}", tenant=tenant)
         self._submission = submission
-        self._run = new_id().replace("-", "")
+        self._run = _new_run()
+        self._is_started = False
         self._last: list[Node[Any]] = []
         self._many = False
         if shape is not None:
@@ -123,7 +124,8 @@ class Flow(Graph):
     def start(self) -> Workflow:
         """Store it, submit the nodes that wait for nothing, and return at once.
 
-        A second call, after an error of the store, continues the first.
+        A call after an error of the store continues the call that failed. A call after one that
+        succeeded returns the run of this name, or starts another one when it has ended.
         """
         if in_event_loop():
             self._submission.warn_of_blocking("start")
@@ -161,7 +163,16 @@ class Flow(Graph):
     def _job(self, call: Call[Any], job_id: str) -> NewJob:
         return new_job(call, self._submission.connection.declarations, job_id)
 
+    def _check(self, call: object) -> None:
+        if self._is_started:
+            raise UsageError(
+                f"{self.where} was started and takes no more nodes; build another with "
+                "app.workflow(...), or add nodes from a handler of it with ctx.flow.add(...)"
+            )
+        super()._check(call)
+
     def _handle(self, answer: Any) -> Workflow:
+        self._is_started, self._run = True, _new_run()
         return Workflow(answer.group, self._submission.connection, answer.deduplicated)
 
 
@@ -211,6 +222,10 @@ class Workflows:
 
     def _found(self, group: Group) -> Workflow:
         return Workflow(group, self._connection)
+
+
+def _new_run() -> str:
+    return new_id().replace("-", "")
 
 
 def _checked_name(name: str) -> str:
