@@ -29,6 +29,7 @@ from packhorse import (
     gather,
 )
 from packhorse.protocol import TaskExecutionResult
+from packhorse.workflows.shapes import Arrangement
 
 app = Packhorse("memory://")
 
@@ -220,6 +221,8 @@ def workflows() -> None:
     assert_type(sent, Node[str])
     assert_type(flow.start(), Workflow)
     chain(charge.call(1), charge, ship).start()
+    assert_type(chain(charge.call(1), charge, charge, charge, charge, ship), Arrangement[Any])
+    assert_type(chain(charge.call(1), charge, charge, charge, ship), Arrangement[str])
     gather(charge.call(1), charge.call(2)).then(total).start()
     chain(gather(charge.call(1), charge.call(2)), total).start("named")
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import packhorse
-from packhorse import Context, Packhorse, Router, gather
+from packhorse import Context, Packhorse, Router, chain, gather
 
 app = Packhorse("memory://")
 
@@ -90,3 +90,5 @@ def wrong_workflows() -> None:
     flow.add(resize.call("a.png"), on_failure="never")  # type: ignore[arg-type]
     app.workflow(17)  # type: ignore[arg-type]
     gather(resize.call("a.png"), resize.call("b.png")).then(resize)  # type: ignore[arg-type]
+    chain(resize.call("a.png"), send_email, resize)  # type: ignore[arg-type]
+    chain(resize.call("a.png"), 3)  # type: ignore[arg-type]

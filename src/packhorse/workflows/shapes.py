@@ -172,7 +172,16 @@ def chain(
     /,
 ) -> Arrangement[E]: ...
 @overload
-def chain(first: Call[Any] | Arrangement[Any], /, *steps: Any) -> Arrangement[Any]: ...
+def chain(
+    first: Call[Any] | Arrangement[Any],
+    second: Any,
+    third: Any,
+    fourth: Any,
+    fifth: Any,
+    sixth: Any,
+    /,
+    *steps: Any,
+) -> Arrangement[Any]: ...
 def chain(first: Any, /, *steps: Any) -> Any:
     """One after the other: each task is given what the one before it returned.
 
