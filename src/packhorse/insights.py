@@ -87,7 +87,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused_tenants: tuple[str, ...]
     settings: QueueSettings  #: as they hold now, limits and all
     depth: int  #: pending + queued + failed + timeout - in_steps: what `max_depth` bounds
-    in_steps: int = 0  #: jobs that wait in a step of their handler
+    in_steps: int = 0  #: jobs that wait for a person, a signal or the end of a sleep
     counts: dict[JobStatus, int]  #: jobs in each status
     oldest_ready_s: float | None  #: how long the longest-waiting ready job has waited
     oldest_ready_s_by_priority: dict[str, float] = {}  #: the same for each priority that has one

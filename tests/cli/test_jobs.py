@@ -286,6 +286,7 @@ def test_a_signal_wakes_a_job_and_its_steps_are_shown(project: Project, app: Pac
     shown = project.run("jobs", "show", job.id).stdout
     assert re.search(r"^draft +step +done ", shown, re.MULTILINE)
     assert re.search(r"^approved#1 +wait +open ", shown, re.MULTILINE)
+    assert "Besides, 1 job of default waits for" in project.run("queues", "list").stdout
     assert project.run("jobs", "signal", job.id[:18], "approved", '{"by": "ada"}').exit_code == 0
     app.run(burst=True)
 
@@ -308,6 +309,8 @@ def test_jobs_are_approved_and_declined_and_say_who_did(project: Project, app: P
     yes, no = ask.enqueue(), ask.enqueue()
     app.run(burst=True)
     assert "waits for a person" in project.run("explain", yes.id).stdout
+    besides = "Besides, 2 jobs of default wait for a person, a signal or the end of a sleep."
+    assert besides in project.run("queues", "list").stdout
     approve = ("jobs", "approve", yes.id, "--by", "ada", "--note", "do")
     assert project.run(*approve).stdout == f"Approved {yes.id}.\n"
     assert project.run("jobs", "decline", no.id, "--by", "bob").exit_code == 0

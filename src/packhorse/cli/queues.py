@@ -56,8 +56,11 @@ def list_queues(app: Packhorse, *, as_json: bool) -> None:
         steps = [queue for queue in found if queue.in_steps]
         print_table((*headers, "LIMITS", "BYTES")[: len(rows[0])], rows)
         for queue in steps:
-            noun = counted(queue.in_steps, "job")
-            print_text(f"Besides, {noun} of {queue.name} wait inside a step.")
+            waits = "waits" if queue.in_steps == 1 else "wait"
+            print_text(
+                f"Besides, {counted(queue.in_steps, 'job')} of {queue.name} {waits} for a person, "
+                "a signal or the end of a sleep."
+            )
         held = app.insights.store_bytes()
         if held is not None:
             print_text(f"The store holds {fill_text(*held)}.")
