@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_a_job_that_takes_its_process_down_is_told_as_retried_and_then_as_dead(y
     first, last = told(yard, parent, job)
     assert (first["event"], first["attempt"], first["level"]) == ("job.retried", 1, "warning")
     assert first["delay_ms"] > 0
-    assert first["message"].startswith("take_down runs again in ")
+    assert re.match(r"take_down runs again in \d+s, crash 1 of 2 after ", first["message"])
     assert (last["event"], last["attempt"], last["level"]) == ("job.dead", 2, "error")
     assert (last["task"], last["queue"]) == ("take_down", "default")
     assert last["reason"] == "worker_crashed"
@@ -61,6 +62,7 @@ def test_a_crash_is_told_with_its_evidence_and_when_the_job_runs_again() -> None
     assert isinstance(event, JobRetried)
     assert (event.worker, event.job_id, event.task) == (WORKER, "job-0", "work")
     assert (event.attempt, event.reason, event.error_code) == (1, "worker_lost", "WORKER_LOST")
+    assert (event.lone_crashes, event.max_crashes, event.retry) == (1, 3, 0)
     assert event.duration_ms == 100_000.0
     assert event.delay_ms > 0
     assert "signal SIGSEGV" in event.error_message
@@ -85,6 +87,7 @@ def test_a_timeout_that_leaves_retries_is_told_with_their_number() -> None:
 
     assert isinstance(event, JobRetried)
     assert (event.retry, event.max_retries, event.reason) == (1, 3, "job_timeout")
+    assert (event.lone_crashes, event.max_crashes) == (0, 0)
 
 
 def test_a_job_given_back_is_told_only_if_it_had_begun() -> None:

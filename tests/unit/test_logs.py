@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from itertools import chain
 
 import pytest
+from msgspec.structs import replace
 
 from packhorse import logs
 from packhorse.core.clock import new_id
+from packhorse.core.outcome import FOREVER_US
 from packhorse.errors import ConfigError
 from packhorse.events import (
     EVENTS,
@@ -21,6 +23,7 @@ from packhorse.events import (
     JobCompleted,
     JobDead,
     JobRetried,
+    JobSnoozed,
     JobStarted,
     LoopBlocked,
     ObserverFailed,
@@ -100,10 +103,53 @@ def test_a_retry_is_logged_with_its_attempt_count(bus: EventBus, stream: io.Stri
     (line,) = lines(stream)
     assert line["level"] == "warning"
     assert line["message"] == (
-        "send runs again in 1500.0 ms, retry 2 of 3 after attempt 2 (exception:ValueError): "
+        "send runs again in 1.5s, retry 2 of 3 after attempt 2 (exception:ValueError): "
         "ValueError: no luck"
     )
     assert (line["attempt"], line["retry"], line["error_code"]) == (2, 2, "EXCEPTION")
+
+
+def test_a_crash_is_told_with_the_count_and_the_limit_of_crashes(
+    bus: EventBus, stream: io.StringIO
+) -> None:
+    configure("warning", "json", stream=stream)
+    attach(bus)
+
+    bus.emit(replace(RETRIED, reason="worker_lost", lone_crashes=1, max_crashes=3))
+    bus.emit(RETRIED)
+
+    crashed, failed = lines(stream)
+    assert str(crashed["message"]).startswith(
+        "send runs again in 1.5s, crash 1 of 3 after attempt 2 (worker_lost): "
+    )
+    assert (crashed["lone_crashes"], crashed["max_crashes"]) == (1, 3)
+    assert "max_crashes" not in failed
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "fields", "sentence"),
+    [
+        (999.0, {}, "send asked to wait 999.0 ms"),
+        (1_715.7, {}, "send asked to wait 1.72s"),
+        (600_000.0, {}, "send asked to wait 10m"),
+        (FOREVER_US / 1000, {}, "send waits for a signal"),
+        (
+            FOREVER_US / 1000,
+            {"error_type": "NeedsHuman", "error_message": "may I?"},
+            "send waits for a person to approve or decline: may I?",
+        ),
+    ],
+)
+def test_a_wait_is_told_with_what_ends_it(
+    bus: EventBus, stream: io.StringIO, delay_ms: float, fields: dict[str, str], sentence: str
+) -> None:
+    configure("info", "json", stream=stream)
+    attach(bus)
+
+    bus.emit(JobSnoozed(**ABOUT, **fields, status="pending", delay_ms=delay_ms))  # type: ignore[arg-type]
+
+    (line,) = lines(stream)
+    assert (line["message"], line["delay_ms"]) == (sentence, delay_ms)
 
 
 def test_a_dead_letter_is_an_error(bus: EventBus, stream: io.StringIO) -> None:

@@ -77,6 +77,11 @@ class Limits(msgspec.Struct, frozen=True):
     result_keep_us: int | None = None  #: the task's `result_ttl`; None follows `retention`
     max_crashes: int | None = None
 
+    @property
+    def crashes_allowed(self) -> int:
+        """With so many crashes a job is dead."""
+        return MAX_CRASHES_DEFAULT if self.max_crashes is None else self.max_crashes
+
 
 def status_at_submit(due_us: int, now_us: int) -> JobStatus:
     """A job due later is pending; one due now is queued."""
@@ -237,8 +242,7 @@ def _counted(job: Job, limits: Limits, settled: Settlement, code: str, what: str
 
 def _crashed(job: Job, limits: Limits, error: AttemptError) -> Settlement:
     """Treat the loss of a job's process like the rescue of a job that ran alone."""
-    limit = MAX_CRASHES_DEFAULT if limits.max_crashes is None else limits.max_crashes
-    if job.lone_crashes + 1 >= limit:
+    if job.lone_crashes + 1 >= limits.crashes_allowed:
         settled = _dead(job, limits, DeadReason.WORKER_CRASHED, error)
     else:
         settled = _ending(job, limits, SettlementKind.FAILED, JobStatus.FAILED)

@@ -83,14 +83,16 @@ class JobTimedOut(JobEnded, frozen=True, kw_only=True):
 
 
 class JobRetried(JobEnded, frozen=True, kw_only=True):
-    """The job runs again after a failure or a timeout."""
+    """The job runs again after a failure, a timeout, or a crash of its process."""
 
     name = "job.retried"
-    retry: int  #: how many retries this makes
+    retry: int  #: how many retries this makes; a crash is none
     max_retries: int
     delay_ms: float
     reason: str
     error_stack: str = ""  #: of the last attempt, from its handler on
+    lone_crashes: int = 0  #: after a crash: how many this makes, of those that count
+    max_crashes: int = 0  #: after a crash: with so many the job is dead
 
 
 class JobSnoozed(JobEnded, frozen=True, kw_only=True):

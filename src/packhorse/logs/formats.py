@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.context import JOB_FIELDS, job_fields
+from packhorse.core.durations import span_text
 from packhorse.core.text import printable, short_id
 from packhorse.events import Event
 
@@ -25,13 +26,16 @@ from packhorse.events import Event
 _OPTIONAL: Final = frozenset(
     (
         *("tenant", "span_id", "upstream_request_id", "error_code", "error_type", "error_message"),
-        "error_stack",
+        *("error_stack", "lone_crashes", "max_crashes"),
     )
 )
 #: The fields of a record that no job logs.
 _NO_JOB: Final = MappingProxyType(dict.fromkeys(JOB_FIELDS, ""))
 #: Fields that may be lists; a sentence joins them with commas.
 _LISTED: Final = frozenset(("queues", "tasks"))
+#: In a sentence, the format of a field that is a span in milliseconds.
+_SPAN: Final = "ms"
+_SECOND_MS: Final = 1_000
 _json: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -46,12 +50,25 @@ def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
         return lambda event: sentence.format_map(_words(event))
     parts = list(Formatter().parse(sentence))
     names = [name for _, name, _, _ in parts if name]
+    spans = [at for at, (_, name, spec, _) in enumerate(parts) if name and spec == _SPAN]
     write = "".join(
-        literal if name is None else f"{literal}{{:{spec}}}" for literal, name, spec, _ in parts
+        literal if name is None else f"{literal}{{:{'' if spec == _SPAN else spec}}}"
+        for literal, name, spec, _ in parts
     ).format
     # With one name attrgetter returns no tuple, so give the first one twice; `format` ignores it.
     values = attrgetter(*names, names[0])
-    return lambda event: write(*values(event))
+
+    def write_spans(event: Event) -> str:
+        given = list(values(event))
+        for at in spans:
+            given[at] = _span(given[at])
+        return write(*given)
+
+    return write_spans if spans else lambda event: write(*values(event))
+
+
+def _span(span_ms: float) -> str:
+    return f"{span_ms:.1f} ms" if span_ms < _SECOND_MS else span_text(span_ms * 1000)
 
 
 def line_writer(

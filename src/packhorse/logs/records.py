@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from packhorse import events
 from packhorse.core.clock import Clock, moments
+from packhorse.core.outcome import FOREVER_US
 from packhorse.core.text import counted, printable, printable_lines
 from packhorse.errors import ConfigError
 from packhorse.events import Event, EventBus
@@ -33,6 +34,7 @@ from packhorse.logs.formats import (
 from packhorse.logs.lines import LineHandler, Lines, LineWriter, StreamLines
 
 LOGGER: Final = "packhorse"
+_FOREVER_MS: Final = FOREVER_US / 1_000
 LogFormat = Literal["console", "json", "auto"]
 
 #: The sentence of each event, by level; the fields in it are the event's own.
@@ -53,19 +55,16 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
                 "worker {worker} stopped; attempts done: {processed}, abandoned: {abandoned}"
             ),
             events.JobStarted: "{task} started, attempt {attempt}",
-            events.JobCompleted: "{task} completed in {duration_ms:.1f} ms",
-            events.JobFailed: (
-                "{task} failed in {duration_ms:.1f} ms: {error_type}: {error_message}"
-            ),
-            events.JobTimedOut: "{task} timed out after {duration_ms:.1f} ms: {error_message}",
-            events.JobSnoozed: "{task} asked to wait {delay_ms:.1f} ms",
+            events.JobCompleted: "{task} completed in {duration_ms:ms}",
+            events.JobFailed: "{task} failed in {duration_ms:ms}: {error_type}: {error_message}",
+            events.JobTimedOut: "{task} timed out after {duration_ms:ms}: {error_message}",
+            events.JobSnoozed: "{task} asked to wait {delay_ms:ms}",
             events.JobLimited: (
-                "{task} met a rate limit; jobs of its task and rate key wait {retry_after_ms:.1f} "
-                "ms"
+                "{task} met a rate limit; jobs of its task and rate key wait {retry_after_ms:ms}"
             ),
             events.JobCancelling: "{task} is being cancelled",
-            events.JobCancelled: "{task} was cancelled after {duration_ms:.1f} ms",
-            events.JobReleased: "{task} was given back after {duration_ms:.1f} ms",
+            events.JobCancelled: "{task} was cancelled after {duration_ms:ms}",
+            events.JobReleased: "{task} was given back after {duration_ms:ms}",
             events.SpoolDelivered: "the store is back; jobs delivered from the spool: {jobs}",
             events.FlowRebuilt: "a flow gave way to a new one ({reason}; jobs: {jobs})",
             events.CompletedBatch: "batch {batch} is completed: {total} items",
@@ -75,7 +74,7 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
         },
         logging.WARNING: {
             events.JobRetried: (
-                "{task} runs again in {delay_ms:.1f} ms, retry {retry} of {max_retries} after "
+                "{task} runs again in {delay_ms:ms}, retry {retry} of {max_retries} after "
                 "attempt {attempt} ({reason}): {error_type}: {error_message}"
             ),
             events.JobStale: (
@@ -163,6 +162,24 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
     }
 )
 
+_CRASHED: Final = (
+    "{task} runs again in {delay_ms:ms}, crash {lone_crashes} of {max_crashes} after attempt "
+    "{attempt} ({reason}): {error_type}: {error_message}"
+)
+_ASKED: Final = "{task} waits for a person to approve or decline: {error_message}"
+#: Sentences that some events of a kind have instead; the first that applies.
+_SPECIAL: Final[Mapping[type[Event], Sequence[tuple[Callable[[Any], bool], str]]]] = (
+    MappingProxyType(
+        {
+            events.JobSnoozed: (
+                (lambda event: event.error_type == "NeedsHuman", _ASKED),
+                (lambda event: event.delay_ms >= _FOREVER_MS, "{task} waits for a signal"),
+            ),
+            events.JobRetried: ((lambda event: event.lone_crashes > 0, _CRASHED),),
+        }
+    )
+)
+
 
 def attach(
     bus: EventBus, logger: logging.Logger | None = None, *, clock: Clock | None = None
@@ -203,7 +220,7 @@ def _observer(
     """
     blank = logging.LogRecord(target.name, level, __file__, 0, "", None, None).__dict__
     level_name = logging.getLevelName(level).lower()
-    message_of = sentence_writer(kind, sentence)
+    message_of = _message_writer(kind, sentence)
     line_of = line_writer(kind, level=level_name, logger=target.name)
 
     def log_event(event: Event) -> None:
@@ -224,6 +241,19 @@ def _observer(
         target.handle(record)
 
     return log_event
+
+
+def _message_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
+    usual = sentence_writer(kind, sentence)
+    special = [(applies, sentence_writer(kind, each)) for applies, each in _SPECIAL.get(kind, ())]
+
+    def message_of(event: Event) -> str:
+        for applies, write in special:
+            if applies(event):
+                return write(event)
+        return usual(event)
+
+    return message_of if special else usual
 
 
 def _write(record: EventRecord, event: Event, message: str) -> None:

@@ -24,6 +24,7 @@ from packhorse.context import detached_job
 from packhorse.core.clock import Chance
 from packhorse.core.job import (
     AttemptError,
+    Counters,
     DeadReason,
     Job,
     JobOptions,
@@ -351,10 +352,14 @@ def _retried_or_dead(job: RecoveredJob, end: dict[str, Any]) -> JobEnded:
     reason = DeadReason.EXPIRED if expired else settlement.dead_reason
     if reason is not None:
         return JobDead(status=JobStatus.DEAD.value, reason=reason.value, **end)
+    before = Counters() if record is None else record.counters
+    lost = settlement.lone_crashes
     return JobRetried(
         status=settlement.status.value,
-        retry=1 if record is None else record.counters.failures + 1,
+        retry=before.failures + settlement.failures,
         max_retries=job.limits.retry.max_retries,
+        lone_crashes=before.lone_crashes + lost if lost else 0,
+        max_crashes=job.limits.crashes_allowed if lost else 0,
         delay_ms=settlement.delay_us / 1000,
         reason=settlement.error.reason if settlement.error else "",
         **end,

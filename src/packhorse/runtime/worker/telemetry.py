@@ -135,12 +135,16 @@ class Announcer:
             reason, status = settlement.dead_reason, settlement.status.value
             self._emit(attempt, JobDead, status=status, reason=reason.value, **end)
         elif settlement.kind in (SettlementKind.FAILED, SettlementKind.TIMEOUT):
+            job, lost = attempt.job, settlement.lone_crashes
+            limits = limits_of(job, attempt.plan)
             self._emit(
                 attempt,
                 JobRetried,
                 status=settlement.status.value,
-                retry=attempt.job.failures + 1,
-                max_retries=limits_of(attempt.job, attempt.plan).retry.max_retries,
+                retry=job.failures + settlement.failures,
+                max_retries=limits.retry.max_retries,
+                lone_crashes=job.lone_crashes + lost if lost else 0,
+                max_crashes=limits.crashes_allowed if lost else 0,
                 delay_ms=settlement.delay_us / 1000,
                 reason=settlement.error.reason if settlement.error else "",
                 **end,
