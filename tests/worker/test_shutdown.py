@@ -234,7 +234,9 @@ async def test_look_ahead_goes_back_as_if_it_had_never_been_taken(yard: Yard) ->
 
 @pytest.mark.req("S4-9")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_each_signal_begins_a_graceful_shutdown(number: signal.Signals) -> None:
+async def test_each_signal_begins_a_graceful_shutdown(
+    number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
     yard = Yard()
     waiting = Waiting(yard)
     job_id = yard.submit("wait")
@@ -250,6 +252,8 @@ async def test_each_signal_begins_a_graceful_shutdown(number: signal.Signals) ->
 
         assert yard.status(job_id) is JobStatus.COMPLETED
         assert signal.getsignal(number) is signal.SIG_DFL
+        told = "Ctrl-C lets running jobs finish (30s); twice gives them back, three times leaves"
+        assert (told in caplog.messages) is (number is signal.SIGINT)
     finally:
         signal.signal(number, outside)
 

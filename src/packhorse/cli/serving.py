@@ -21,6 +21,7 @@ from packhorse.events import WorkerStarted
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.posix import STOP_SIGNALS
 from packhorse.runtime.worker.event_loop import run_to_end
+from packhorse.runtime.worker.shutdown import what_ctrl_c_does
 from packhorse.stores.protocol import Store
 from packhorse.version import installed_version
 
@@ -120,7 +121,6 @@ def _print_banner(
     started: WorkerStarted, found: FoundApp, schema: int, options: RunOptions
 ) -> None:
     effective = run_options(started.queues, options)
-    stop = span_text(effective.shutdown_timeout_us)
     for line in (
         f"packhorse {installed_version()} worker {started.worker}",
         f"  app          {found}",
@@ -128,10 +128,7 @@ def _print_banner(
         f"  queues       {', '.join(started.queues)}",
         f"  concurrency  {started.concurrency}",
         f"  lease        {span_text(effective.lease_us)}",
-        (
-            f"  Ctrl-C       lets running jobs finish ({stop}); twice gives them back, "
-            "three times leaves"
-        ),
+        f"  Ctrl-C       {what_ctrl_c_does(effective.shutdown_timeout_us)}",
     ):
         note(line)
 

@@ -19,10 +19,19 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from packhorse.core.durations import span_text
 from packhorse.runtime.supervisor.posix import stop_signals
 
 #: Claim nothing more; claim again.
 _QUIET: Final = MappingProxyType({signal.SIGUSR1: True, signal.SIGUSR2: False})
+#: The reason of a shutdown that a person at the terminal asked for.
+CTRL_C: Final = f"signal {signal.SIGINT.name}"
+
+
+def what_ctrl_c_does(timeout_us: int) -> str:
+    """What it does, for the person who may press it, or has."""
+    finish = f"lets running jobs finish ({span_text(timeout_us)})"
+    return f"{finish}; twice gives them back, three times leaves"
 
 
 class Phase(IntEnum):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 
@@ -33,10 +34,11 @@ from packhorse.runtime.worker.hooks import entered
 from packhorse.runtime.worker.loop_crash import crash
 from packhorse.runtime.worker.recycling import refuse_unsupervised
 from packhorse.runtime.worker.runtime import end
-from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.shutdown import CTRL_C, Phase, what_ctrl_c_does
 from packhorse.runtime.worker.tallies import WorkerReport
 from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
+_LOG: Final = logging.getLogger(__name__)
 #: How long the last settlements may take to be accepted once everything else has ended.
 _LAST_WRITES_S: Final = 5.0
 #: How long they may take in the last phase of the shutdown.
@@ -198,6 +200,8 @@ class Worker:
         runtime.env.bus.emit(
             WorkerStopping(worker=self.id, reason=shutdown.reason, running=slots.occupied)
         )
+        if shutdown.reason == CTRL_C and slots.occupied:  # else the terminal shows nothing
+            _LOG.warning("Ctrl-C %s", what_ctrl_c_does(self._options.shutdown_timeout_us))
         for attempt in slots.running_attempts():
             if attempt.plan.is_tick:
                 runtime.stopper.stop(attempt, Ending.SHUTDOWN)
