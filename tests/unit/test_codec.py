@@ -348,6 +348,28 @@ def test_a_result_that_cannot_be_written_is_a_payload_error() -> None:
     assert raised.value.field == "return"
 
 
+async def test_a_coroutine_that_nobody_awaited_is_refused_with_what_to_do() -> None:
+    async def late() -> int:
+        return 1
+
+    pending = late()
+    with pytest.raises(PayloadError, match=r"type coroutine cannot be carried: await it"):
+        signature(greet).encode_result({"a": pending})
+
+    assert await pending == 1
+
+
+def test_a_method_is_refused_when_it_is_declared() -> None:
+    class Shop:
+        def pay(self, cents: int) -> int:
+            return cents
+
+    with pytest.raises(ConfigError, match=r"Shop\.pay\(\) is a method, .* 'self'"):
+        signature(Shop.pay)
+
+    assert signature(Shop().pay).encode((1,), {}) == b'{"cents":1}'
+
+
 def test_signals_in_a_result_annotation_are_not_part_of_the_result() -> None:
     def poll() -> date | Snooze: ...  # type: ignore[empty-body]
     def wait() -> Snooze: ...  # type: ignore[empty-body]

@@ -8,7 +8,7 @@ arrive as text unless an annotation says that they are bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
@@ -91,7 +91,10 @@ def write_foreign(value: Any) -> Any:
     """Let a model of another library write itself; the library is never imported here."""
     if is_foreign_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise NotImplementedError(f"objects of type {type(value).__qualname__} cannot be carried")
+    advice = ": await it, and give what it returns" if isinstance(value, Awaitable) else ""
+    raise NotImplementedError(
+        f"objects of type {type(value).__qualname__} cannot be carried{advice}"
+    )
 
 
 def read_foreign(kind: Any, value: Any) -> Any:

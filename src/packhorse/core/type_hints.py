@@ -66,6 +66,11 @@ def read_hints(function: Callable[..., Any], scope: Mapping[str, Any] | None = N
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{label} cannot be a task: its parameters are unknown") from error
+    if next(iter(signature.parameters), "") == "self":
+        raise ConfigError(
+            f"{label} is a method, and a worker has no object to give it as 'self'; declare a "
+            "function, or a method of an object that lives as long as the app: app.task(shop.pay)"
+        )
     resolve = _resolver(function, scope or {}, label)
     parameters = [_parameter(given, label, resolve) for given in signature.parameters.values()]
     returns = resolve("return", signature.return_annotation)
