@@ -90,5 +90,6 @@ def wrong_workflows() -> None:
     flow.add(resize.call("a.png"), on_failure="never")  # type: ignore[arg-type]
     app.workflow(17)  # type: ignore[arg-type]
     gather(resize.call("a.png"), resize.call("b.png")).then(resize)  # type: ignore[arg-type]
-    chain(resize.call("a.png"), send_email, resize)  # type: ignore[arg-type]
-    chain(resize.call("a.png"), 3)  # type: ignore[arg-type]
+    chain(send_email.call("a"), resize)  # type: ignore[misc]
+    chain(resize.call("a.png"), send_email, resize)  # type: ignore[misc]
+    chain(resize.call("a.png"), 3)  # type: ignore[call-overload]
