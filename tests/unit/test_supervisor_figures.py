@@ -19,12 +19,13 @@ from packhorse.runtime.supervisor.messages import Report, encode, read_from_chil
 from packhorse.stores.requests import Counts
 
 #: Every figure differs from every other, and from the sum of any two.
-PAST = Report(succeeded=1, failed=2, retried=4, dead=8, timed_out=16, abandoned=32)
+PAST = Report(succeeded=1, failed=2, retried=4, dead=8, expired=64, timed_out=16, abandoned=32)
 LIVING = Report(
     succeeded=100,
     failed=200,
     retried=400,
     dead=800,
+    expired=6400,
     timed_out=1600,
     abandoned=3,
     p95_duration_ms=12.5,
@@ -60,6 +61,7 @@ def test_metrics_are_the_sums_of_living_and_past_processes() -> None:
         "failure_count": 404,
         "retry_count": 808,
         "dead_count": 1616,
+        "expired_count": 12928,
         "timeout_count": 3232,
         "p95_duration_ms": 80.0,
         "processes": 9,
@@ -123,7 +125,7 @@ def test_a_report_goes_through_the_pipe_and_adds_to_that_of_earlier_processes() 
     assert line.endswith(b"\n")
     assert read_from_child(line) == LIVING
     assert LIVING.after(PAST) == Report(
-        succeeded=101, failed=202, retried=404, dead=808, timed_out=1616, abandoned=35
+        succeeded=101, failed=202, retried=404, dead=808, expired=6464, timed_out=1616, abandoned=35
     )
 
 

@@ -82,7 +82,7 @@ def test_a_worker_runs_its_jobs_on_few_connections(
 
 def test_who_is_patient_for_a_moment_waits_no_longer_for_a_connection_in_use() -> None:
     pool = SyncPool(_unused, ConnectionOpener(PATIENCE_S), size=1, patience_s=PATIENCE_S)
-    pool._slots.acquire()  # somebody uses the only one
+    pool._slots.acquire()  # the only one is in use
     began = time.monotonic()
 
     with pytest.raises(StoreUnavailable, match=r"busy for 0\.01 s"):
