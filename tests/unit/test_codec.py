@@ -348,7 +348,7 @@ def test_a_result_that_cannot_be_written_is_a_payload_error() -> None:
     assert raised.value.field == "return"
 
 
-async def test_a_coroutine_that_nobody_awaited_is_refused_with_what_to_do() -> None:
+async def test_a_coroutine_without_an_await_is_refused_with_what_to_do() -> None:
     async def late() -> int:
         return 1
 

@@ -178,7 +178,7 @@ def strict(own_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "by a pooler without options"])
-def test_a_database_with_another_isolation_lets_nobody_act_on_what_was_before_a_lock(
+def test_a_database_with_another_isolation_acts_on_nothing_that_was_before_a_lock(
     strict: str, monkeypatch: pytest.MonkeyPatch, *, pooled: bool
 ) -> None:
     def forgetful(settings: PostgresSettings, options: StartupOptions) -> dict[str, Any]:
