@@ -227,6 +227,19 @@ def test_lines_that_are_switched_off_cost_nothing(bus: EventBus, stream: io.Stri
     assert bus.wants(ObserverFailed)
 
 
+def test_workers_that_come_and_go_define_the_lines_of_events_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logger = logging.getLogger("packhorse")
+    attach(EventBus(), logger)()
+    defined: list[str] = []
+    monkeypatch.setattr("msgspec.defstruct", lambda name, *_, **__: defined.append(name))
+
+    attach(EventBus(), logger)()
+
+    assert defined == []
+
+
 def test_logging_ends_when_it_is_told_to(bus: EventBus, stream: io.StringIO) -> None:
     configure("info", "json", stream=stream)
     end = attach(bus)

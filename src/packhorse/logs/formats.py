@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from operator import attrgetter
 from string import Formatter
 from types import MappingProxyType
@@ -44,6 +45,7 @@ def json_text(value: object) -> str:
     return _json(value).decode()
 
 
+@cache
 def sentence_writer(kind: type[Event], sentence: str) -> Callable[[Event], str]:
     """Return a function that fills the sentence of this kind of event."""
     if _LISTED.intersection(kind.__struct_fields__):
@@ -71,6 +73,7 @@ def _span(span_ms: float) -> str:
     return f"{span_ms:.1f} ms" if span_ms < _SECOND_MS else span_text(span_ms * 1000)
 
 
+@cache  # each worker of a test or burst asks again, and to define a struct takes 0.2 ms
 def line_writer(
     kind: type[Event], *, level: str, logger: str
 ) -> Callable[[Event, datetime, str], bytes]:
