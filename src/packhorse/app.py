@@ -96,7 +96,7 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
         self.bus = EventBus()
         self.bus.redact = redact_default if redact is None else redact
         self.registry = Registry()
-        self.bus.worker_id_of = self._worker_id_of
+        self.bus.worker_id_of, self.bus.place_of = self._worker_id_of, self.registry.place_of
         self._chance = chance or SystemChance()
         self._own_store = store is None
         #: Where relative paths begin, wherever the process goes later; empty if that is gone.

@@ -13,7 +13,7 @@ from itertools import chain
 import pytest
 from msgspec.structs import replace
 
-from packhorse import logs
+from packhorse import RetryPolicy, logs
 from packhorse.core.clock import new_id
 from packhorse.core.outcome import FOREVER_US
 from packhorse.errors import ConfigError
@@ -31,6 +31,7 @@ from packhorse.events import (
     WorkerStarted,
 )
 from packhorse.logs import attach, configure, records
+from tests.unit.app_support import memory_app
 
 ABOUT = {
     "job_id": "j-1",
@@ -200,6 +201,32 @@ def test_a_record_about_a_dead_job_carries_the_exception_and_its_text(
     assert logging.Formatter().format(second).endswith(STACK.rstrip())
 
 
+def test_a_record_for_handlers_of_others_names_its_job_and_its_task(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = memory_app()
+
+    @app.task(retry=RetryPolicy(max_retries=0))
+    def reserve() -> None:
+        raise ValueError("no seat")
+
+    job = reserve.enqueue()
+    with caplog.at_level(logging.INFO, "packhorse"):
+        app.run(burst=True)
+
+    by_event = {vars(record)["event"]: record for record in caplog.records}
+    dead, worker = by_event["job.dead"], by_event["worker.started"]
+    assert dead.getMessage().endswith(f": ValueError: no seat  job={job.id}")
+    assert dead.pathname == __file__
+    assert dead.lineno == reserve.function.__code__.co_firstlineno
+    assert (dead.filename, dead.module) == ("test_logs.py", "test_logs")
+    assert worker.filename == "worker_runtime.py"
+    assert worker.lineno > 0
+    shown = logs.ConsoleFormatter().format(dead).split("\n")[0]
+    assert shown.count("job=") == 1
+    assert json.loads(logs.JsonFormatter().format(dead))["message"].endswith("no seat")
+
+
 def test_what_a_job_says_reaches_no_handler_of_others_as_it_came(
     bus: EventBus, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +239,7 @@ def test_what_a_job_says_reaches_no_handler_of_others_as_it_came(
 
     (record,) = caplog.records
     first, *stack = logging.Formatter().format(record).split("\n")
-    assert first.endswith("ValueError: bad [31m ERROR forged")
+    assert first.endswith("ValueError: bad [31m ERROR forged  job=j-1")
     assert stack == ["in send", "ValueError:  [31m"]
 
 

@@ -199,6 +199,11 @@ class Registry:
             found = self._by_name.get(name)
         return found
 
+    def place_of(self, name: str) -> str:
+        """Return `file:line` of a task's function; empty for a task that is not known here."""
+        definition = self._by_name.get(name)
+        return "" if definition is None else definition.where
+
     def by_worker_id(self, worker_id: str) -> TaskDefinition | None:
         """The task whose contract has this id; one without a contract has its name for it."""
         self.load()

@@ -39,6 +39,8 @@ class EventBus:
         self.redact: Redact = redact_default
         #: Returns the id of a task's contract, for events emitted without it.
         self.worker_id_of: Callable[[str], str] = str
+        #: Returns `file:line` of a task's function, empty if that is not known; for log records.
+        self.place_of: Callable[[str], str] = lambda _: ""
 
     def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every such event; return a function that ends the subscription.

@@ -135,9 +135,17 @@ _FAINT: Final = "2"
 
 
 class EventRecord(logging.LogRecord):
-    """A record made from an event; `fields` has what is also set on it as `extra`."""
+    """A record made from an event; `fields` has what is also set on it as `extra`.
+
+    Its message ends with the id of its job, for formatters that do not show fields.
+    """
 
     fields: dict[str, Any]
+
+
+def job_tail(fields: Mapping[str, Any]) -> str:
+    """Return the end of an event's message, which names its job."""
+    return f"  job={fields['job_id']}" if fields.get("job_id") else ""
 
 
 class JsonFormatter(logging.Formatter):
@@ -149,7 +157,7 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             **_extra(record),
         }
         if exception := _exception(self, record):
@@ -173,11 +181,12 @@ class ConsoleFormatter(logging.Formatter):
         extra = _extra(record)
         moment = _time(record).astimezone().strftime("%H:%M:%S")
         stack = str(extra.get("stack", ""))
-        message = record.getMessage().removesuffix(f"\n{stack}")
+        whole = _message(record)
+        message = whole.removesuffix(f"\n{stack}")
         level = self._painted(f"{record.levelname:<7}", _COLORS.get(record.levelno, ""))
         tail = self._painted(printable(_subject(extra, message)), _FAINT)
         lines = [f"{moment} {level} {printable(message)}{tail}"]
-        if stack and message != record.getMessage():
+        if stack and message != whole:
             lines += map(printable, stack.rstrip("\n").split("\n"))
         if exception := _exception(self, record):
             lines += map(printable, exception.split("\n"))
@@ -198,6 +207,13 @@ class JobFields(logging.Filter):
         for name, value in {**_NO_JOB, **job_fields()}.items():
             record.__dict__.setdefault(name, value)
         return True
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return a message without the job's id at its end, for which our formats have a place."""
+    message = record.getMessage()
+    tail = job_tail(record.fields) if isinstance(record, EventRecord) else ""
+    return message.removesuffix(tail)
 
 
 def _subject(extra: Mapping[str, Any], message: str) -> str:

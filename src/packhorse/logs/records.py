@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
@@ -22,12 +23,13 @@ from packhorse.core.clock import Clock, moments
 from packhorse.core.outcome import FOREVER_US
 from packhorse.core.text import counted, printable, printable_lines
 from packhorse.errors import ConfigError
-from packhorse.events import Event, EventBus
+from packhorse.events import Event, EventBus, JobEvent
 from packhorse.logs.formats import (
     ConsoleFormatter,
     EventRecord,
     JsonFormatter,
     event_fields,
+    job_tail,
     line_writer,
     sentence_writer,
 )
@@ -192,7 +194,7 @@ def attach(
     target.disabled = False  # dictConfig disables loggers that it does not name
     now = moments(clock)
     ends = [
-        bus.subscribe(kind, _observer(target, kind, level, sentence, now))
+        bus.subscribe(kind, _observer(bus, target, kind, level, sentence, now=now))
         for level, sentences in _SENTENCES.items()
         if target.isEnabledFor(level)
         for kind, sentence in sentences.items()
@@ -206,10 +208,12 @@ def attach(
 
 
 def _observer(
+    bus: EventBus,
     target: logging.Logger,
     kind: type[Event],
     level: int,
     sentence: str,
+    *,
     now: Callable[[], datetime],
 ) -> Callable[[Event], None]:
     """Return the observer that logs one kind of event.
@@ -238,6 +242,7 @@ def _observer(
         record.fields = event_fields(event)
         record.__dict__.update(record.fields)
         _write(record, event, message)
+        _locate(record, bus.place_of(event.task) if isinstance(event, JobEvent) else "")
         target.handle(record)
 
     return log_event
@@ -260,6 +265,8 @@ def _write(record: EventRecord, event: Event, message: str) -> None:
     """Set the texts of a record, without terminal control characters."""
     stack = getattr(event, "stack", "")
     record.msg = printable(message.removesuffix(f"\n{stack}"))
+    if record.fields.get("job_id") and record.fields["job_id"] not in record.msg:
+        record.msg += job_tail(record.fields)
     if stack:
         record.fields["stack"] = record.__dict__["stack"] = shown = printable_lines(stack)
         record.msg += f"\n{shown}"
@@ -268,6 +275,18 @@ def _write(record: EventRecord, event: Event, message: str) -> None:
         record.exc_text = printable_lines(error_stack.rstrip("\n"))
         if (error := event.exception) is not None:
             record.exc_info = (type(error), error, error.__traceback__)
+
+
+def _locate(record: EventRecord, place: str) -> None:
+    """Let a record name the function of its task, else the line that emitted the event."""
+    path, _, line = place.rpartition(":")
+    if line.isdigit():
+        record.pathname, record.lineno = path, int(line)
+    else:
+        emitter = sys._getframe(3)  # noqa: SLF001 - behind `log_event` and `EventBus.emit`
+        record.pathname, record.lineno = emitter.f_code.co_filename, emitter.f_lineno
+    whole = PurePath(record.pathname)
+    record.filename, record.module = whole.name, whole.stem
 
 
 def _only_handler(target: logging.Logger) -> LineHandler | None:
