@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
 from packhorse import Context, RetryPolicy
 from packhorse.batches.beginning import MapOptions
+from packhorse.core.clock import SECOND_US, from_datetime
 from packhorse.core.job import JobStatus
 from packhorse.group_errors import BatchConflict, BatchItemFailed
 from packhorse.testing import TestApp
@@ -226,3 +229,50 @@ def test_items_whose_results_cannot_be_kept_end_their_chunk_and_do_not_count_as_
     assert kept < len(ran) <= 300
     dead = job.info()
     assert (dead.status, dead.dead_reason, dead.attempts) == (JobStatus.DEAD, "rejected", 1)
+
+
+def test_a_batch_began_when_its_first_member_did(packhorse_app: TestApp) -> None:
+    clock = packhorse_app.clock
+
+    @packhorse_app.task
+    async def slow(number: int) -> int:
+        clock.advance(2)
+        return number
+
+    batch = packhorse_app.batch(slow, range(3), batch_size=3)
+    began_us = clock.now_us()
+    packhorse_app.run_jobs()
+
+    progress = batch.progress()
+    started_us, completed_us = (
+        from_datetime(datetime.fromisoformat(str(moment)))
+        for moment in (progress.started_at, progress.completed_at)
+    )
+    assert abs(started_us - began_us) < SECOND_US
+    assert completed_us - started_us >= 6 * SECOND_US
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_member_that_told_how_far_it_is_ends_with_all_its_items(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    monkeypatch.setattr("packhorse.runtime.worker.chunks._WRITE_AFTER_S", 0.001)
+
+    @packhorse_app.task(name="plain")
+    def in_a_thread(number: int) -> int:
+        time.sleep(0.01)
+        return number
+
+    @packhorse_app.task(name="coroutine")
+    async def on_the_loop(number: int) -> int:
+        await asyncio.sleep(0.01)
+        return number
+
+    task = in_a_thread if plain else on_the_loop
+    packhorse_app.batch(task, range(10), batch_size=10)
+    packhorse_app.run_jobs()
+
+    [job] = packhorse_app.assert_enqueued(task, count=1)
+    told = job.info().progress
+    assert told is not None
+    assert (told.done, told.total) == (10, 10)

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from packhorse.batches.progress import ProgressWatchers, batch_ended
 from packhorse.core.batches import (
     BATCH_KIND,
@@ -44,6 +46,9 @@ class BatchFolding:
             return Fold(ids)
         now_us = yield from store_clock(store.records)
         before = read_batch(record.document)
+        if before.started_us is None:
+            began_us = yield from _began_us(store, lines, now_us)
+            before = msgspec.structs.replace(before, started_us=began_us)
         moved = folded_batch(before, lines, now_us)
         puts = (put_batch(moved.document, record.version), *put_owner(before, moved.document))
         told: list[BatchDocument] = []
@@ -69,6 +74,15 @@ class BatchFolding:
                 text = "a callback of batch %s was refused, and is a dead letter: %s"
                 _LOG.warning(text, group.key, answer.reason)
         yield from ()
+
+
+def _began_us(store: Store, lines: Sequence[JournalLine], now_us: int) -> Asking[int]:
+    """Return when the member that ended first began; now, if it never did or is gone."""
+    if not lines:
+        return now_us
+    member = yield store.inspection.job(lines[0].job_id)
+    began_us = None if member is None else member.started_us
+    return now_us if began_us is None else began_us
 
 
 def _one_by_one(

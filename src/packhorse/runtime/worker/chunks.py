@@ -91,6 +91,7 @@ class ChunkRun:
         self._errors: list[ItemError] = []
         self._waits: list[Snoozed] = []
         self._limited: Limited | None = None
+        self._has_told = False  # how many items are through
         self._lost = False  # others hold the job by now
         self._kept = self._state.counted  # of what is kept: items, and those that failed
         self._unkept: Outcome | None = None  # the store does not take what the items came to
@@ -124,6 +125,8 @@ class ChunkRun:
     async def _ended(self, calls: Calls) -> Outcome | None:
         """Keep the rest; return what the attempt came to, None if others hold the job by now."""
         values, outcome = self._ending()
+        if self._has_told:  # a chunk that is over sooner than that saves the write
+            self._tell_progress()
         try:
             held = not values or await calls.write(self._host, values)
         except PackhorseError as error:
@@ -257,9 +260,13 @@ class ChunkRun:
         """Take what is to be written now, and report how many items are through."""
         values = self._state.taken()
         if values:
-            done, _ = self._state.counted
-            self._host.note_progress(Progress(done, self._state.size))
+            self._tell_progress()
         return values
+
+    def _tell_progress(self) -> None:
+        done, _ = self._state.counted
+        self._host.note_progress(Progress(done, self._state.size))
+        self._has_told = True
 
     def _note(self, index: int, outcome: Outcome) -> None:
         """Note what an item came to."""
