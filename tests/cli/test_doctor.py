@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from packhorse import JobStatus, Packhorse
@@ -203,6 +204,15 @@ def test_each_mistake_is_found(changes: dict[str, Any], check: str, level: str, 
 
     assert trouble(found) == [(check, Severity(level))]
     assert any(text in one.message for one in found)
+
+
+def test_a_queue_that_nobody_serves_and_nobody_declared_may_be_mistyped() -> None:
+    mistyped = msgspec.structs.replace(queue("mial", queued=1), declared=False)
+
+    found = findings(survey(queues=(queue(), mistyped)))
+
+    [text] = [finding.message for finding in found if "mial" in finding.message]
+    assert text.startswith("queue mial (did you mean 'mail'?) holds 1 job")
 
 
 def test_a_queue_that_only_quiet_workers_serve_is_trouble() -> None:

@@ -158,6 +158,16 @@ def test_a_queue_without_a_live_worker_and_a_task_no_worker_knows_are_told(
     assert job.explain().codes == ("parked",)
 
 
+def test_a_mistyped_queue_is_told_with_the_one_that_was_meant(
+    app: Packhorse, work: Work, worker: HandWorker
+) -> None:
+    worker.take(0)
+    with pytest.warns(UserWarning, match="did you mean 'default'"):
+        job = work.using(queue="defualt").enqueue()
+
+    assert reason(job).text == "no live worker serves queue 'defualt'; did you mean 'default'?"
+
+
 @pytest.mark.usefixtures("worker")
 def test_a_job_behind_others_counts_them(work: Work) -> None:
     work.enqueue_many([{"who": "a"}, {"who": "b"}])

@@ -48,6 +48,42 @@ def queue_of(app: Packhorse, name: str = "default") -> QueueInfo:
     return next(queue for queue in app.insights.queues() if queue.name == name)
 
 
+# --------------------------------------------------------------------------------- mistyped
+
+
+@pytest.mark.parametrize(
+    "steer",
+    [
+        lambda app: app.pause("defualt"),
+        lambda app: app.close_queue("defualt"),
+        lambda app: app.set_limits("defualt", concurrency=1),
+    ],
+)
+def test_a_queue_that_looks_mistyped_is_warned_of(app: Packhorse, steer: Any) -> None:
+    @app.task
+    def later() -> None: ...
+
+    with pytest.warns(
+        UserWarning, match="no queue 'defualt' is declared here; did you mean 'def"
+    ) as said:
+        steer(app)
+
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_chosen_queue_is_warned_of_once_and_only_if_it_looks_mistyped(app: Packhorse) -> None:
+    app.queue("import-1")
+
+    @app.task
+    def later() -> None: ...
+
+    with pytest.warns(UserWarning, match="defualt"):
+        later.using(queue="defualt").enqueue()
+
+    for queue in ("defualt", "default", "import-1", "import-2", "something else"):
+        later.using(queue=queue).enqueue()  # a warning would be an error here
+
+
 # ------------------------------------------------------------------------------ pause, drain
 
 

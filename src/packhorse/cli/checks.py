@@ -14,7 +14,7 @@ from packhorse.client.schedules import OVERDUE_S
 from packhorse.core.clock import SECOND_US, from_datetime
 from packhorse.core.job import JobStatus
 from packhorse.core.sizes import fill_text
-from packhorse.core.text import counted
+from packhorse.core.text import counted, nearest
 from packhorse.insights import QueueInfo, WorkerInfo
 
 #: Clocks may differ by this much: asking takes time too.
@@ -132,7 +132,8 @@ def _queues(survey: Survey) -> Iterator[_Result]:
                 f"'packhorse queues resume {queue.name}'"
             )
         elif queue.depth and queue.name not in served:
-            yield _unserved(queue)
+            named = [each.name for each in survey.queues if each.declared and not queue.declared]
+            yield _unserved(queue, nearest(queue.name, (*served, *named)))
         if queue.closed:
             yield _warning(
                 f"queue {queue.name} is closed and takes no new jobs; open it with "
@@ -159,11 +160,12 @@ def _bytes(survey: Survey) -> Iterator[_Result]:
             yield Severity.OK, told
 
 
-def _unserved(queue: QueueInfo) -> _Result:
+def _unserved(queue: QueueInfo, meant: str | None) -> _Result:
     ready = queue.counts.get(JobStatus.QUEUED, 0)
     waited = "" if queue.oldest_ready_s is None else f", the oldest for {age(queue.oldest_ready_s)}"
+    hint = "" if meant is None else f" (did you mean {meant!r}?)"
     message = (
-        f"queue {queue.name} holds {counted(queue.depth, 'job')}{waited}, and no live worker "
+        f"queue {queue.name}{hint} holds {counted(queue.depth, 'job')}{waited}, and no live worker "
         f"claims from it; start one: 'packhorse worker -q {queue.name}'"
     )
     return _problem(message) if ready else _warning(message)

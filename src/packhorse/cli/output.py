@@ -7,7 +7,6 @@ goes to stderr.
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import sys
@@ -20,7 +19,7 @@ from typing import Any, Final
 import click
 
 from packhorse.core.durations import span_text
-from packhorse.core.text import counted, printable
+from packhorse.core.text import counted, nearest, printable
 from packhorse.errors import PackhorseError
 
 #: Columns are cut to the first of these, and only if that is not enough to the second.
@@ -123,8 +122,8 @@ def decoded_json(text: str) -> Any:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """Suggest the known name most like a mistyped one, or say something else."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    near = nearest(name, known)
+    return otherwise if near is None else f"did you mean {near!r}?"
 
 
 def the_one(part: str, known: Iterable[str], *, least: int = 4) -> str:

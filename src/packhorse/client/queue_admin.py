@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from packhorse.artifacts import Place, PlaceSource, open_place
 from packhorse.client.connection import Ask, Connection
 from packhorse.client.declarations import changed_settings
+from packhorse.client.user_warnings import warn_of_mistyped_queue
 from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE
@@ -93,38 +94,38 @@ class QueueAdmin:
         With `key` only those with that ordering, concurrency or rate key, with `tenant` only that
         tenant's. A key or a tenant that is None is a `ConfigError`: it would mean all of them.
         """
-        return self._connection.run(_pause(queue, part, paused=True))
+        return self._connection.run(_pause(self._connection, queue, part, paused=True))
 
     async def apause(self, queue: str, **part: Unpack[PartOptions]) -> bool:
         """As `pause`, without blocking the event loop."""
-        return await self._connection.arun(_pause(queue, part, paused=True))
+        return await self._connection.arun(_pause(self._connection, queue, part, paused=True))
 
     def resume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
         """End a `pause` with the same arguments; return whether there was one."""
-        return self._connection.run(_pause(queue, part, paused=False))
+        return self._connection.run(_pause(self._connection, queue, part, paused=False))
 
     async def aresume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
         """As `resume`, without blocking the event loop."""
-        return await self._connection.arun(_pause(queue, part, paused=False))
+        return await self._connection.arun(_pause(self._connection, queue, part, paused=False))
 
     def close_queue(self, queue: str) -> bool:
         """Refuse new jobs with `QueueClosed`; those stored go on. Return whether it was open.
 
         Retries and redrives of stored jobs go on too.
         """
-        return self._connection.run(_close(queue, closed=True))
+        return self._connection.run(_close(self._connection, queue, closed=True))
 
     async def aclose_queue(self, queue: str) -> bool:
         """As `close_queue`, without blocking the event loop."""
-        return await self._connection.arun(_close(queue, closed=True))
+        return await self._connection.arun(_close(self._connection, queue, closed=True))
 
     def open_queue(self, queue: str) -> bool:
         """Take new jobs again after `close_queue`; return whether it was closed."""
-        return self._connection.run(_close(queue, closed=False))
+        return self._connection.run(_close(self._connection, queue, closed=False))
 
     async def aopen_queue(self, queue: str) -> bool:
         """As `open_queue`, without blocking the event loop."""
-        return await self._connection.arun(_close(queue, closed=False))
+        return await self._connection.arun(_close(self._connection, queue, closed=False))
 
     def drain(self, queue: str) -> bool:
         """Do what `close_queue` does; this older name goes with the next release."""
@@ -169,6 +170,7 @@ class QueueAdmin:
     def _overridden(
         self, queue: str, ending: tuple[object, ...], options: dict[str, Any]
     ) -> Asking[bool]:
+        warn_of_mistyped_queue(self._connection, queue)
         queues, settings = self._connection.store.queues, None
         if not _ends(queue, ending, options):
             settings = self._changed(queue, (yield queues.queues()), options)
@@ -195,14 +197,16 @@ def _warn_of_older_name(older: str, newer: str) -> None:
     )
 
 
-def _pause(queue: str, part: PartOptions, *, paused: bool) -> Ask[bool]:
+def _pause(connection: Connection, queue: str, part: PartOptions, *, paused: bool) -> Ask[bool]:
     where = f"{'pause' if paused else 'resume'}({queue!r})"
     chosen_options(part, PartOptions, where)
+    warn_of_mistyped_queue(connection, queue)
     meant = {name: stored_text(value, f"{where}: {name}") for name, value in part.items()}
     return lambda store: store.queues.pause(queue, paused=paused, **meant)
 
 
-def _close(queue: str, *, closed: bool) -> Ask[bool]:
+def _close(connection: Connection, queue: str, *, closed: bool) -> Ask[bool]:
+    warn_of_mistyped_queue(connection, queue)
     return lambda store: store.queues.close_queue(queue, closed=closed)
 
 

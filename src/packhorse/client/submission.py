@@ -7,7 +7,6 @@ unless the caller wants it stored all or none.
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +20,7 @@ from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.transactions import Within
+from packhorse.client.user_warnings import user_stacklevel, warn_of_mistyped_queue
 from packhorse.core.clock import new_ids
 from packhorse.core.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
 from packhorse.core.job import IdempotencyRule, JobOptions, NewJob
@@ -61,7 +61,7 @@ class Submission:
         self.subscribers: dict[str, dict[str, Call[Any]]] = {}  #: of topics, by the task's name
         #: Entered around each submit, with its jobs, where submits are traced.
         self.around: Callable[[list[NewJob]], AbstractContextManager[list[NewJob]]] = nullcontext
-        self._warned: set[str] = set()  # at most one entry a task, and one for blocking
+        self._warned: set[str] = set()  # a task each, a chosen queue each, and one for blocking
         self.watchers = ProgressWatchers()  #: of batches that this process has begun
 
     def traced(self, jobs: Sequence[NewJob]) -> AbstractContextManager[list[NewJob]]:
@@ -162,6 +162,7 @@ class Submission:
         chosen = [call.choices.values for call in calls]
         if tx is None and not any(chosen):
             return PreparedJobs(jobs, None, True, None, calls)
+        self._warn_of_queues(calls)
         within = Within.of(chosen, tx)
         if within is not None:
             return PreparedJobs(jobs, None, False, within, calls)
@@ -193,6 +194,14 @@ class Submission:
             if size > PAYLOAD_BYTES_WARNING:
                 self._warn_of_size(job.task, size)
 
+    def _warn_of_queues(self, calls: Iterable[Call[Any]]) -> None:
+        """Warn once of each chosen queue whose name looks mistyped."""
+        for call in calls:
+            queue = call.choices.values.get("queue", call.definition.queue)
+            if queue != call.definition.queue and (noted := f"queue {queue}") not in self._warned:
+                self._warned.add(noted)
+                warn_of_mistyped_queue(self.connection, queue)
+
     def _warn_of_size(self, task: str, size: int) -> None:
         if task in self._warned:
             return
@@ -204,7 +213,7 @@ class Submission:
         import logging  # noqa: PLC0415 - rarely needed, so submitting does not pay for it
 
         logging.getLogger("packhorse").warning(message)
-        warnings.warn(message, UserWarning, stacklevel=_user_stacklevel())
+        warnings.warn(message, UserWarning, stacklevel=user_stacklevel())
 
     def warn_of_blocking(self, verb: str) -> None:
         """Warn once that a sync verb blocks the event loop it was called on."""
@@ -215,7 +224,7 @@ class Submission:
             f"{verb}() blocks the running event loop until the store has written; "
             f"await a{verb}() instead",
             RuntimeWarning,
-            stacklevel=_user_stacklevel(),
+            stacklevel=user_stacklevel(),
         )
 
 
@@ -311,14 +320,6 @@ def idempotency_rule(
         return None
     window_us = declarations.idempotency_window_us(task, queue, window_us)
     return IdempotencyRule(key, payload_digest(task.name, task, payload), window_us)
-
-
-def _user_stacklevel() -> int:
-    """Return the stack level of the first caller outside this package, for `warnings.warn`."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("packhorse."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterable[Sequence[NewJob]]:

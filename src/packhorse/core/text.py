@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import traceback
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Final
 
@@ -22,6 +24,12 @@ def short_id(whole: str) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things: `1 job`, `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def nearest(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+    """The known name most like a mistyped one; None: no other is `alike`, of 1."""
+    others = sorted({*known} - {name})
+    return next(iter(difflib.get_close_matches(name, others, n=1, cutoff=alike)), None)
 
 
 def printable(text: str) -> str:

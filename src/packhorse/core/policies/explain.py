@@ -24,6 +24,7 @@ from packhorse.core.job import (
 )
 from packhorse.core.policies.gates import Gate, GateKind
 from packhorse.core.policies.lease import is_lost, taken_back_us
+from packhorse.core.text import nearest
 
 #: Jobs before one that are counted.
 AHEAD_MAX: Final = 10_000
@@ -69,6 +70,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     #: Ready jobs of its queue that rank before it, held back or not; a store may stop at AHEAD_MAX.
     ahead: int = 0
     served: bool = True  #: some live worker serves its queue
+    queues: tuple[str, ...] = ()  #: those that live workers serve, where none serves its own
     known: bool = True  #: some live worker that serves its queue knows its task
     awake: bool = True  #: not every live worker that serves its queue is quiet
     watched: bool = True  #: some worker lives, whatever it serves: it would take back a lost job
@@ -349,7 +351,9 @@ def _unserved(facts: JobFacts) -> Iterator[Obstacle]:
         text = f"no live worker has known task {record.task!r} since {_moment(record.parked_us)}"
         yield Obstacle(ReasonCode.PARKED, text, record.parked_us)
     elif not facts.served:
-        yield Obstacle(ReasonCode.NO_WORKER, f"no live worker serves queue {record.queue!r}")
+        meant = nearest(record.queue, facts.queues)
+        hint = "" if meant is None else f"; did you mean {meant!r}?"
+        yield Obstacle(ReasonCode.NO_WORKER, f"no live worker serves queue {record.queue!r}{hint}")
     elif not facts.known:
         text = f"no live worker that serves queue {record.queue!r} knows task {record.task!r}"
         yield Obstacle(ReasonCode.UNKNOWN_TASK, text)
