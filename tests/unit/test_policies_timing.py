@@ -261,7 +261,7 @@ def test_missed_fires_are_caught_up_as_asked(catch_up: CatchUp, hours_ago: list[
     found = due_fires(hourly(catch_up), 0, NOON - 5 * HOUR_US, NOON + LATE_US)
 
     assert found.fires == tuple(NOON - ago * HOUR_US for ago in hours_ago)
-    assert found.missed is (catch_up is not CatchUp.ALL)
+    assert found.missed == 5 - len(hours_ago)
     assert found.last_us == NOON + LATE_US
 
 
@@ -273,6 +273,16 @@ def test_catching_up_is_bounded_and_takes_the_newest() -> None:
     assert len(found.fires) == CATCH_UP_MAX
     assert found.fires[-1] == NOON
     assert found.missed
+
+
+@pytest.mark.parametrize("late_us", [0, 4])
+def test_many_missed_fires_of_an_interval_are_counted_exactly(late_us: int) -> None:
+    timing = Timing(every_us=5)
+
+    found = due_fires(timing, 1, 1, 1 + 5 * 17_280 + late_us)
+
+    assert found.fires == (1 + 5 * 17_280,)
+    assert found.missed == 17_279
 
 
 def test_what_is_beyond_the_limit_is_left_for_the_next_look() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zoneinfo
 from datetime import timedelta
 from zoneinfo import ZoneInfoNotFoundError
@@ -12,6 +13,7 @@ import pytest
 
 from packhorse.core.schedules import Fired, ScheduleDocument, fired
 from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused, ScheduleStuck
+from packhorse.logs import attach
 from packhorse.runtime.services import ticker as ticker_module
 from packhorse.runtime.services.service import Duty
 from packhorse.testing import TestApp
@@ -216,7 +218,30 @@ def test_what_was_missed_while_no_worker_ran_is_caught_up_as_asked(
     packhorse_app.run_for("1h")
 
     assert ran.due == hours(*expected)
-    assert [event.schedule for event in missed] == ([] if catch_up == "all" else ["hourly"])
+    left_out = 6 - len(expected)
+    assert [(event.schedule, event.missed) for event in missed] == (
+        [("hourly", left_out)] if left_out else []
+    )
+
+
+def test_what_a_tick_missed_is_no_warning(
+    packhorse_app: TestApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    @packhorse_app.every("5s")
+    def refresh() -> None: ...
+
+    packhorse_app.run_for("10s")
+    packhorse_app.clock.advance(60)
+    with caplog.at_level(logging.INFO, "packhorse"):
+        detach = attach(packhorse_app.bus)
+        packhorse_app.run_for("0s")
+        detach()
+
+    [told] = [record for record in caplog.records if "missed" in vars(record)]
+    assert told.levelno == logging.INFO
+    assert told.getMessage() == (
+        "runs of refresh left out, since no worker looked when they were due: 11"
+    )
 
 
 def test_a_fire_that_comes_late_is_reported(packhorse_app: TestApp) -> None:

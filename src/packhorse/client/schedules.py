@@ -162,6 +162,7 @@ class ScheduleVerbs(QueueAdmin):
                 name,
                 timing,
                 sealed_job(store, new_job(call, declarations, ""), keeper=schedule_id(name).text),
+                is_tick=call.definition.is_tick,
             )
             for name, (timing, call) in self._calls.items()
         )

@@ -52,6 +52,7 @@ class ScheduleDeclaration(msgspec.Struct, frozen=True):
     name: str
     timing: Timing
     job: NewJob
+    is_tick: bool = False  #: declared with `app.every`
 
     @property
     def id(self) -> RecordId:
@@ -205,7 +206,7 @@ def fired_by_hand(schedule: ScheduleDocument, job_id: str, now_us: int) -> Fired
     job = _as_fire(schedule, job_id, now_us)
     notes = (*schedule.fires, FireNote(now_us, now_us, job_id, by_hand=True))
     after = msgspec.structs.replace(schedule, fires=notes[-_NOTES_MAX:])
-    return Fired(after, (job,), DueFires((now_us,), False, schedule.last_us, schedule.next_us))
+    return Fired(after, (job,), DueFires((now_us,), 0, schedule.last_us, schedule.next_us))
 
 
 def _job(schedule: ScheduleDocument, timing: Timing, fire_us: int) -> NewJob:

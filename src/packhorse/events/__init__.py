@@ -12,7 +12,7 @@
     job.abandoned   its code would not stop, and its slot was freed without it
     lease.lost      lease.regained     store.trouble   store.recovered
     tasks.parked    queue.conflict     task.conflict   queue.filling   queue.starving
-    schedule.late   schedule.missed    schedule.refused   schedule.stuck
+    schedule.late   schedule.missed    schedule.refused   schedule.stuck   tick.missed
     loop.blocked    observer.failed    flow.event      flow.trouble    flow.rebuilt
     jobs.spooled    spool.delivered    spool.refused
     batch.completed     batch.failed       batch.cancelled
@@ -76,6 +76,7 @@ from packhorse.events.kinds import (
     StoreTrouble,
     TaskConflict,
     TasksParked,
+    TickMissed,
     WorkerQuiet,
     WorkerResumed,
     WorkerStarted,
@@ -136,6 +137,7 @@ __all__ = [
     "StoreTrouble",
     "TaskConflict",
     "TasksParked",
+    "TickMissed",
     "WorkerQuiet",
     "WorkerResumed",
     "WorkerStarted",

@@ -201,6 +201,16 @@ class ScheduleMissed(Event, frozen=True, kw_only=True):
     name = "schedule.missed"
     schedule: str
     catch_up: str
+    missed: int = 0  #: how many; of a cron that missed more than a thousand, at least so many
+
+
+class TickMissed(Event, frozen=True, kw_only=True):
+    """The same of a task declared with `app.every`, where it is nothing to worry about."""
+
+    name = "tick.missed"
+    schedule: str
+    catch_up: str
+    missed: int
 
 
 class ScheduleLate(Event, frozen=True, kw_only=True):

@@ -69,6 +69,9 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
             events.JobReleased: "{task} was given back after {duration_ms:ms}",
             events.SpoolDelivered: "the store is back; jobs delivered from the spool: {jobs}",
             events.FlowRebuilt: "a flow gave way to a new one ({reason}; jobs: {jobs})",
+            events.TickMissed: (
+                "runs of {schedule} left out, since no worker looked when they were due: {missed}"
+            ),
             events.CompletedBatch: "batch {batch} is completed: {total} items",
             events.CancelledBatch: "batch {batch} is cancelled",
             events.CompletedWorkflow: "workflow {workflow} is completed",
@@ -112,8 +115,8 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
                 "ones of priority {priority} ran; add workers, or give the queue ageing="
             ),
             events.ScheduleMissed: (
-                "fires of schedule {schedule} were missed while no worker looked, and left out "
-                "(catch_up={catch_up})"
+                "fires of schedule {schedule} were missed while no worker looked, and left out: "
+                "{missed} (catch_up={catch_up})"
             ),
             events.ScheduleLate: (
                 "schedule {schedule} fired {late_s:.0f} s late; see that a worker runs, and that "

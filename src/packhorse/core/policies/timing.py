@@ -75,7 +75,7 @@ class DueFires(NamedTuple):
     """What a look at a schedule found."""
 
     fires: tuple[int, ...]  #: to submit now, the oldest first
-    missed: bool  #: whether some were missed, and are not among `fires`
+    missed: int  #: how many were missed and are left out; of a cron's too many, at least so many
     last_us: int  #: the fire up to which all is dealt with
     next_us: int | None  #: when to look again; None: it will not fire again
 
@@ -111,14 +111,15 @@ def due_fires(
 
     One that is due alone and not late is always among them.
     """
-    newest, more = _newest(timing, anchor_us, last_us, now_us)
+    newest, older = _newest(timing, anchor_us, last_us, now_us)
     wanted = newest if timing.catch_up is CatchUp.ALL else newest[-1:]
     if timing.catch_up is CatchUp.SKIP:
         wanted = [fire for fire in wanted if fire > now_us - LATE_US]
     chosen = wanted[:limit]
     dealt_us = chosen[-1] if len(chosen) < len(wanted) else max(last_us, now_us)
     following = next(fires_after(timing, anchor_us, dealt_us), None)
-    return DueFires(tuple(chosen), more or len(wanted) < len(newest), dealt_us, following)
+    missed = older + len(newest) - len(wanted)
+    return DueFires(tuple(chosen), missed, dealt_us, following)
 
 
 def jittered_us(timing: Timing, name: str, fire_us: int) -> int:
@@ -256,10 +257,10 @@ def _zone(name: str, where: str) -> tzinfo:
 # ------------------------------------------------------------------------------------- due fires
 
 
-def _newest(timing: Timing, anchor_us: int, after_us: int, now_us: int) -> tuple[list[int], bool]:
-    """The newest fires up to now, at most `CATCH_UP_MAX`, and whether there were more of them."""
+def _newest(timing: Timing, anchor_us: int, after_us: int, now_us: int) -> tuple[list[int], int]:
+    """The newest fires up to now, at most `CATCH_UP_MAX`, and how many more there were."""
     if after_us >= now_us:
-        return [], False
+        return [], 0
     begin_us = max(after_us, now_us - _span_us(timing, anchor_us, now_us))
     while True:
         found: deque[int] = deque(maxlen=CATCH_UP_MAX + 1)
@@ -269,10 +270,17 @@ def _newest(timing: Timing, anchor_us: int, after_us: int, now_us: int) -> tuple
             found.append(fire)
         if len(found) > CATCH_UP_MAX:
             found.popleft()
-            return list(found), True
+            return list(found), _older(timing, anchor_us, after_us, found[0])
         if begin_us == after_us:
-            return list(found), False
+            return list(found), 0
         begin_us = max(after_us, now_us - 4 * (now_us - begin_us))
+
+
+def _older(timing: Timing, anchor_us: int, after_us: int, oldest_us: int) -> int:
+    """How many fires there were before the oldest of many; those of a cron are not counted."""
+    if timing.every_us is None:
+        return 1
+    return (oldest_us - _interval_fire(timing, anchor_us, after_us)) // timing.every_us
 
 
 def _span_us(timing: Timing, anchor_us: int, now_us: int) -> int:

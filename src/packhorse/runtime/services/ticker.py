@@ -32,7 +32,13 @@ from packhorse.core.schedules import (
     retired,
     schedule_id,
 )
-from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused, ScheduleStuck
+from packhorse.events import (
+    ScheduleLate,
+    ScheduleMissed,
+    ScheduleRefused,
+    ScheduleStuck,
+    TickMissed,
+)
 from packhorse.runtime.services.declarer import Declarer
 from packhorse.runtime.services.service import (
     OFF_DUTY_S,
@@ -76,6 +82,7 @@ class Ticker(Service):
         super().__init__(context)
         self._duty = Duty(context, self.name)
         self._traced = traced
+        self._ticks = frozenset(each.name for each in schedules if each.is_tick)
         self._declarer = Declarer(
             context, SCHEDULE_KIND, schedules, release, failed=self._tell_stuck
         )
@@ -184,11 +191,13 @@ class Ticker(Service):
                 if isinstance(answer, RefusedJob) or answer.job_id != job.id
             }
             if move.due.missed:
+                kind = TickMissed if schedule.name in self._ticks else ScheduleMissed
                 self._bus.emit(
-                    ScheduleMissed(
+                    kind(
                         worker=self._worker,
                         schedule=schedule.name,
                         catch_up=str(schedule.effective.catch_up),
+                        missed=move.due.missed,
                     )
                 )
             late_us = now_us - min(move.due.fires, default=now_us)
