@@ -114,6 +114,23 @@ def test_this_machine_needs_no_token_and_others_do(server: Server) -> None:
         urllib.request.urlopen(asked, timeout=PATIENCE_S)
 
 
+def test_a_port_that_is_taken_is_told_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(f"{__name__}._free_port", lambda: taken.getsockname()[1])
+        started = Server(tmp_path)
+
+        _, told = started.process.communicate(timeout=PATIENCE_S)
+
+    assert started.process.returncode == 2
+    assert "address already in use" in told.lower()
+    assert "Serving" not in told
+    started.app.close()
+
+
 def test_beyond_this_machine_it_does_not_start_without_a_way_in(tmp_path: Path) -> None:
     started = Server(tmp_path, "--host", "0.0.0.0")
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,8 +83,15 @@ def _serve(app: Packhorse, flags: dict[str, Any]) -> None:
         loopback=loopback,
         trace_url=flags["trace_url"],
     )
-    note(f"Serving {app!r} at http://{flags['host']}:{flags['port']}{flags['root_path']}/")
-    uvicorn.run(
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[Any] | None = None) -> None:
+            await super().startup(sockets)  # exits if the port is taken
+            if self.started:
+                where = f"http://{flags['host']}:{flags['port']}{flags['root_path']}/"
+                note(f"Serving {app!r} at {where}")
+
+    config = uvicorn.Config(
         served,
         host=flags["host"],
         port=flags["port"],
@@ -93,6 +102,11 @@ def _serve(app: Packhorse, flags: dict[str, Any]) -> None:
         log_level="warning",
         timeout_graceful_shutdown=5,
     )
+    server = Server(config)
+    with suppress(KeyboardInterrupt, SystemExit):  # it has logged why it did not start
+        server.run()
+    if not server.started:
+        sys.exit(2)
 
 
 def _is_loopback(host: str) -> bool:
