@@ -268,3 +268,15 @@ def test_an_end_is_told_again_where_a_retry_and_the_end_after_it_are_folded_toge
     assert after is not None
     assert before is not None
     assert after > before
+
+
+def test_a_name_that_is_given_twice_is_refused(packhorse_app: TestApp) -> None:
+    @packhorse_app.task
+    def work() -> None: ...
+
+    flow = packhorse_app.workflow("order")
+    flow.add(work.call(), name="two")
+
+    with pytest.raises(UsageError, match="a node has the name 'two' already"):
+        flow.add(work.call(), name="two")
+    assert [flow.add(work.call()).name for _ in range(2)] == ["work", "work-2"]

@@ -97,6 +97,10 @@ class Graph:
     ) -> Node[R]:
         """Add a call behind the nodes of `after`, and those whose results are its arguments."""
         self._check(call)
+        if name in self._names:
+            raise UsageError(
+                f"{self.where}: a node has the name {name!r} already; give this one another name="
+            )
         if on_failure not in set(OnFailure):
             choices = ", ".join(OnFailure)
             raise ConfigError(f"{self.where}: on_failure is {on_failure!r}; give one of {choices}")
