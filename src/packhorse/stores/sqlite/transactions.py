@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from packhorse.core.clock import SystemClock
-from packhorse.errors import StoreUnavailable
+from packhorse.errors import StoreUnavailable, UsageError
 from packhorse.stores.plan import Steps
 from packhorse.stores.sqlite.connection import LOCKED, translated
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
@@ -28,6 +28,12 @@ _LEASE_SHARE: Final = 1 / 6
 _OPEN_S_MAX: Final = 5.0
 #: Between two tries to begin, without blocking the event loop.
 _PAUSE_S: Final = 0.002
+#: What SQLite says of a statement that the authorizer denies.
+_REFUSED: Final = "not authorized"
+_NOT_BY_HAND: Final = (
+    "ctx.transaction() commits when its block ends, and rolls back when it raises; for a part of "
+    "it use connection.execute('savepoint part')"
+)
 _TRANSACTION: Final = 22  # SQLITE_TRANSACTION, which `sqlite3` does not name
 
 
@@ -39,7 +45,12 @@ class _Cursor(sqlite3.Cursor):
     def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
         with self.connection.guard:
             self.connection.require_open()
-            super().execute(sql, parameters)
+            try:
+                super().execute(sql, parameters)
+            except sqlite3.DatabaseError as error:
+                if str(error) == _REFUSED:
+                    raise UsageError(_NOT_BY_HAND) from error
+                raise
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> _Cursor:
@@ -68,6 +79,26 @@ class _Connection(sqlite3.Connection):
     def _authorized(self, action: int, *_: object) -> int:
         refused = action == _TRANSACTION and not self.ends
         return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+
+    def commit(self) -> None:
+        self._require_end()
+        super().commit()
+
+    def rollback(self) -> None:
+        self._require_end()
+        super().rollback()
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        self._require_end()  # it would commit first
+        return super().executescript(sql_script)
+
+    def __exit__(self, *error: object) -> Literal[False]:
+        self._require_end()
+        return super().__exit__(*error)  # type: ignore[arg-type]  # what `with` gives
+
+    def _require_end(self) -> None:
+        if not self.ends:
+            raise UsageError(_NOT_BY_HAND)
 
     def require_open(self) -> None:
         if why := self.why_over or self.expired:
