@@ -45,9 +45,9 @@ def unsaid(): ...  # type: ignore[no-untyped-def]  # noqa: ANN201 - what it is a
 @pytest.mark.parametrize(
     ("function", "value", "words"),
     [
-        (counts, "a text", "Expected `object`, got `str`"),
+        (counts, "a text", "Expected `dict`, got `str`"),
         (counts, {"a": "one"}, "Expected `int`, got `str` at '[...]'"),
-        (counts, None, "Expected `object`, got `null`"),
+        (counts, None, "Expected `dict`, got `null`"),
         (numbers, [1, "2"], "Expected `int`, got `str` at '[1]'"),
         (parcel, {"weight": "2.5"}, "Object missing required field `address`"),
         (word, 5, "Expected `str`, got `int`"),

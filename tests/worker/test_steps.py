@@ -343,3 +343,16 @@ def _next_attempt(before: Any) -> Any:
     ctx._recorder.attached.update(kept)
     assert isinstance(ctx._recorder.attachments(), Attachments)
     return ctx
+
+
+def test_a_result_that_is_too_large_to_keep_is_told_with_its_step(packhorse_app: TestApp) -> None:
+    @packhorse_app.task(retry=RetryPolicy(max_retries=0))
+    def copy(ctx: Context) -> None:
+        ctx.step("fetch all", lambda: "x" * 70_000)
+
+    job = copy.enqueue()
+    packhorse_app.run_jobs()
+
+    error = job.info().error
+    assert error is not None
+    assert error.message.startswith("the result of step 'fetch all' has ")

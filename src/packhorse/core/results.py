@@ -27,6 +27,11 @@ _AT: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _ANNOTATIONS_MAX: Final = 1024
 
 
+def _in_python(message: str) -> str:
+    """Say in Python's words what is wrong, since msgspec uses those of JSON."""
+    return message.replace("`object", "`dict").replace("`array", "`list")
+
+
 class _Returns(NamedTuple):
     """What a function returns."""
 
@@ -86,7 +91,7 @@ class ResultCodec(NamedTuple):
         try:
             return self.returns.decoder.decode(data)
         except UNREADABLE as error:
-            message = _AT.sub(r" at '\g<path>'", str(error))
+            message = _AT.sub(r" at '\g<path>'", _in_python(str(error)))
             raise PayloadError(
                 f"the result of {self.label} is not what its annotation says: {message}",
                 field="return",

@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 
 from packhorse.core.job import Job, JobOptions
+from packhorse.core.policies.attachments import STEP_PREFIX
 from packhorse.core.policies.explain import OpenStep
 from packhorse.core.sealing import is_sealed
 from packhorse.errors import StepMismatch, UsageError
 
 STEP_NAME_LENGTH_MAX: Final = 100
 #: Attachments of steps begin with it; others belong to other capabilities.
-_PREFIX: Final = "step:"
 #: By so much may the worker's idea of the time differ from the store's.
 _SKEW_US: Final = 1_000_000
 
@@ -151,7 +151,7 @@ class StepLog:
     def keep(self, name: str, step: KeptStep) -> None:
         """Have a step written next."""
         self._kept[name] = step
-        self.unwritten[_PREFIX + name] = step.encoded()
+        self.unwritten[STEP_PREFIX + name] = step.encoded()
 
     def next_wait(self, signal: str) -> str:
         """The name of the next wait for this signal: each takes one of those that came."""
@@ -188,9 +188,9 @@ class StepLog:
 def _read(values: Mapping[str, bytes]) -> dict[str, KeptStep]:
     """Those that can be read: an attempt that has others does not begin (`steps.runner`)."""
     return {
-        name.removeprefix(_PREFIX): _STEPS.decode(value)
+        name.removeprefix(STEP_PREFIX): _STEPS.decode(value)
         for name, value in values.items()
-        if name.startswith(_PREFIX) and not is_sealed(value)
+        if name.startswith(STEP_PREFIX) and not is_sealed(value)
     }
 
 

@@ -16,6 +16,7 @@ ATTACHED_MAX: Final = 1_000  #: values and signals of one job
 ATTACHED_BYTES_MAX: Final = 4 * 1024 * 1024  #: of all of them
 ATTACHED_NAME_BYTES_MAX: Final = 256
 SIGNALS_MAX: Final = 100  #: of one name
+STEP_PREFIX: Final = "step:"  #: of the names of results of steps
 
 
 class Attaching(msgspec.Struct, frozen=True, gc=False):
@@ -74,8 +75,11 @@ def check_values(values: Mapping[str, bytes]) -> None:
                 f"{ATTACHED_NAME_BYTES_MAX} bytes, and no U+0000"
             )
         if len(value) > VALUE_BYTES_MAX:
+            step = name.removeprefix(STEP_PREFIX)
+            what = repr(name) if step == name else f"the result of step {step!r}"
             raise PayloadError(
-                f"{name!r} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept with a job"
+                f"{what} has {len(value)} bytes; at most {VALUE_BYTES_MAX} are kept with a job: "
+                "keep the data elsewhere, and a reference to it here"
             )
 
 
