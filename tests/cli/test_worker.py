@@ -80,7 +80,7 @@ def test_a_queue_that_is_known_nowhere_is_told_of_with_the_nearest_name(
     (said,) = [line for line in result.stderr.splitlines() if "is declared nowhere" in line]
     line = json.loads(said)
     assert line["level"] == "warning"
-    assert "queue 'mial' is declared nowhere and holds no jobs" in line["message"]
+    assert "queue 'mial' is declared nowhere and holds no jobs, so nothing runs" in line["message"]
     assert line["message"].endswith("did you mean 'mail'?")
 
 

@@ -99,6 +99,7 @@ def test_an_app_that_does_not_load_is_not_tried_again(yard: Yard) -> None:
     process = yard.start("worker", "broken:app", "-p", "2")
 
     assert process.wait(PATIENCE_S) == 4
+    assert "before it had begun" not in yard.output(process)
     assert "not today" in yard.output(process)
 
 
@@ -165,7 +166,7 @@ def test_a_process_that_cannot_stop_is_killed_its_job_goes_back_and_that_is_exit
     parent = yard.worker()
     child = yard.begun(job)
 
-    for heard in ("stopping", "hurrying", "leaving"):
+    for heard in ("stopping", "giving running jobs back", "leaving at once"):
         parent.send_signal(signal.SIGTERM)
         until(heard, lambda: f"{heard} (SIGTERM)" in yard.output(parent))  # noqa: B023 - called here
     assert parent.wait(PATIENCE_S) == 8

@@ -128,7 +128,7 @@ def test_a_process_in_which_a_handler_does_not_stop_asks_to_be_replaced_after_th
     call()
     call()
 
-    said = f"{stuck} handlers do not stop"
+    said = "1 handler did not stop when told to"
     assert grace_s == 5.25
     assert worker.said.messages == [Retire(said)] * stuck
     assert worker.phases == [(Phase.DRAINING, said)] * stuck

@@ -242,7 +242,7 @@ def _schedules(survey: Survey) -> Iterator[_Result]:
         )
         yield (_problem if overdue else _warning)(
             f"no worker looks: {counted(len(active), 'schedule')} to fire, and none is live{late}; "
-            "start one that is no burst"
+            "start one without --burst"
         )
         return
     for each in overdue:

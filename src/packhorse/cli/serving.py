@@ -88,7 +88,9 @@ def _run(found: FoundApp, flags: Mapping[str, Any], link: SupervisorLink | None)
         link.app = found.name
         app.link = link
     queues = chosen_queues(flags["queues"])
-    for line in unknown_queues(queues, declared=app.known_queues, store=app.store):
+    known = app.known_queues
+    waits = not options.get("burst")
+    for line in unknown_queues(queues, declared=known, store=app.store, waits=waits):
         _LOG.warning(line)
     report, signals = _run_listening(lambda: app.arun(queues or None, **options))
     if report.problem:
@@ -97,7 +99,7 @@ def _run(found: FoundApp, flags: Mapping[str, Any], link: SupervisorLink | None)
 
 
 def unknown_queues(
-    queues: Sequence[str], *, declared: Sequence[str], store: Store
+    queues: Sequence[str], *, declared: Sequence[str], store: Store, waits: bool
 ) -> Iterator[str]:
     """Yield a warning for each queue that neither the app nor the store knows.
 
@@ -111,10 +113,8 @@ def unknown_queues(
     for name in strange:
         if name not in stored:
             hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
-            yield (
-                f"queue {name!r} is declared nowhere and holds no jobs, so this worker waits until "
-                f"one is submitted to it; {hint}"
-            )
+            so = "this worker waits until one is submitted to it" if waits else "nothing runs"
+            yield f"queue {name!r} is declared nowhere and holds no jobs, so {so}; {hint}"
 
 
 def _print_banner(

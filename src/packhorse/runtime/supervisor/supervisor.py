@@ -34,6 +34,7 @@ _LOG: Final = logging.getLogger("packhorse.supervisor")
 
 EXIT_FAILED: Final = 1
 EXIT_ABANDONED: Final = 8
+_EXITS_TOLD: Final = range(2, 6)  #: the process itself has said what is wrong
 #: How often processes are checked; more often if the lease is short.
 _LOOK_S: Final = 1.0
 _LOOKS_PER_LEASE: Final = 6
@@ -51,7 +52,7 @@ _HURRY, _LEAVE = 2, 3
 #: Exit codes above this name a signal.
 _SIGNALLED: Final = 128
 #: What the first, second and third signal do.
-_PHASES: Final = ("stopping", "hurrying", "leaving")
+_PHASES: Final = ("stopping", "giving running jobs back", "leaving at once")
 
 
 class Supervisor:
@@ -378,7 +379,8 @@ class Supervisor:
             return
         if self.hello is None and death.exit_code is not None:
             # The first process could not begin, and the next one would not either.
-            _LOG.error("process %s ended before it had begun: %s", child.pid, death.evidence)
+            if death.exit_code not in _EXITS_TOLD:
+                _LOG.error("process %s ended before it had begun: %s", child.pid, death.evidence)
             self._codes.append(death.exit_code or EXIT_FAILED)
             self.stopping_at = death.at
             self._received.append((signal.SIGTERM, death.at))

@@ -16,6 +16,7 @@ from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from packhorse.core.outcome import Outcome
+from packhorse.core.text import counted
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import Hello, Left, Report, Retire, Stuck, TaskRules
 from packhorse.runtime.worker.attempt import Attempt, Stage
@@ -130,7 +131,7 @@ class SupervisorReporter:
     def _retire_if_stuck(self) -> None:
         stuck = self._runtime.threads.stuck + self._runtime.stopper.abandoned
         if stuck:
-            self.retire(f"{stuck} handlers do not stop")
+            self.retire(f"{counted(stuck, 'handler')} did not stop when told to")
 
     def _report(self) -> None:
         """Send a report if it differs from the last one, or that one is old."""
