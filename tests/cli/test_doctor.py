@@ -206,7 +206,7 @@ def test_each_mistake_is_found(changes: dict[str, Any], check: str, level: str, 
     assert any(text in one.message for one in found)
 
 
-def test_a_queue_that_nobody_serves_and_nobody_declared_may_be_mistyped() -> None:
+def test_a_queue_that_is_neither_served_nor_declared_may_be_mistyped() -> None:
     mistyped = msgspec.structs.replace(queue("mial", queued=1), declared=False)
 
     found = findings(survey(queues=(queue(), mistyped)))

@@ -8,6 +8,7 @@ a limit which is no longer declared.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +40,13 @@ from packhorse.core.policies.fairness import check_fairness
 from packhorse.core.policies.gates import check_on_dead, checked_concurrency
 from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.sizes import THE_STORE, Size, size_in_bytes
+from packhorse.core.text import nearest
 from packhorse.errors import ConfigError
 from packhorse.stores.requests import QueueSettings, TaskSettings
+
+#: Names of queues that have less in common are taken for different ones.
+_ALIKE_MIN: Final = 0.7
+_DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,16 @@ class Declarations:
     def queues(self) -> dict[str, QueueSettings]:
         """The settings of each queue, by name."""
         return {name: declared.settings for name, declared in self._queues.items()}
+
+    def meant_by(self, queue: str) -> str | None:
+        """The declared queue whose name was probably mistyped; None: this one may be meant."""
+        known = {*self._queues, *self._registry.queues}
+        if queue in known or not queue:
+            return None
+        near = nearest(queue, known, alike=_ALIKE_MIN)
+        # `import-1` beside `import-2` is no mistake.
+        same = near is not None and _DIGITS.sub("", near) == _DIGITS.sub("", queue)
+        return None if same else near
 
     @property
     def scales(self) -> dict[str, ScaleRule]:

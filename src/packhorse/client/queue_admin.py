@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from packhorse.artifacts import Place, PlaceSource, open_place
 from packhorse.client.connection import Ask, Connection
 from packhorse.client.declarations import changed_settings
-from packhorse.client.user_warnings import warn_of_mistyped_queue
+from packhorse.client.submission import warn_of_mistyped_queue
 from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE

@@ -20,12 +20,11 @@ from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.transactions import Within
-from packhorse.client.user_warnings import user_stacklevel, warn_of_mistyped_queue
 from packhorse.core.clock import new_ids
 from packhorse.core.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
 from packhorse.core.job import IdempotencyRule, JobOptions, NewJob
 from packhorse.core.keys import taken_key
-from packhorse.core.process import in_event_loop
+from packhorse.core.process import in_event_loop, user_stacklevel
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, TenantRequired, UsageError
 from packhorse.handle import JobHandle
 from packhorse.unique import Unique, payload_digest, unique_rule
@@ -320,6 +319,21 @@ def idempotency_rule(
         return None
     window_us = declarations.idempotency_window_us(task, queue, window_us)
     return IdempotencyRule(key, payload_digest(task.name, task, payload), window_us)
+
+
+def warn_of_mistyped_queue(connection: Connection, queue: str) -> None:
+    """Warn of a queue that this app does not declare, if it nearly has the name of one it does.
+
+    It is no error: another program may declare it.
+    """
+    meant = connection.declarations.meant_by(queue)
+    if meant is not None:
+        warnings.warn(
+            f"no queue {queue!r} is declared here; did you mean {meant!r}? If not, declare it with "
+            f"app.queue({queue!r})",
+            UserWarning,
+            stacklevel=user_stacklevel(),
+        )
 
 
 def parts(jobs: Sequence[NewJob], *, atomic: bool) -> Iterable[Sequence[NewJob]]:

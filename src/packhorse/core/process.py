@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What this process does just now: fork, run an event loop in this thread, collect garbage."""
+"""What this process does just now: fork, run a loop, collect garbage, call us from user code."""
 
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import sys
 import weakref
@@ -83,3 +84,11 @@ def prompt_switches() -> Iterator[None]:
 def switch_us() -> int:
     """Return the switch interval of the interpreter, which keeps whole microseconds."""
     return round(sys.getswitchinterval() * 1e6)
+
+
+def user_stacklevel() -> int:
+    """Return the stack level of the first caller outside this package, for `warnings.warn`."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("packhorse."):
+        level, frame = level + 1, frame.f_back
+    return level
