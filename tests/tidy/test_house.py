@@ -14,7 +14,7 @@ from tests.tidy import budgets
 
 #: Lines of the core today. The bound that `scripts.house` prints is where they are to go; a change
 #: that needs more says in an ADR what it added, and why that was the least.
-CORE_LINES = 84_400
+CORE_LINES = 84_700
 #: Functions and files of each walk, with a little room: what a job goes through, a reader reads.
 #: On a busy machine a job lasts so long that what is done once a second (file_at) counts too.
 WALKS = {
