@@ -27,40 +27,50 @@ READER_ACCESS_KEY: Final = "reader"
 READER_SECRET_KEY: Final = "a-secret-of-the-reader"
 _PATIENCE_S: Final = 50.0
 _LOOK_S: Final = 0.1
+_TRIES: Final = 3
 
 
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Start a server with an empty folder; gives its address."""
-    with tempfile.TemporaryDirectory() as folder:
-        keys = Path(folder, "keys.json")
-        keys.write_text(json.dumps({"identities": _identities()}))
-        ports: list[int] = []
-        while len(ports) < 8:
-            ports += {free_port()} - set(ports)
-        names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
-        more = ("filer.port", "filer.port.grpc", "s3.port.grpc", "s3.port")
-        options = [f"-{name}={port}" for name, port in zip((*names, *more), ports, strict=True)]
-        server = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("weed")),
-                *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-s3"),
-                *(f"-s3.config={keys}", "-volume.max=20", "-master.volumeSizeLimitMB=16"),
-                # Other services have fixed ports, and usage would be reported over the network.
-                *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
-                *options,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=folder,
-        )
-        try:
-            _await_answer(server, f"http://127.0.0.1:{ports[-1]}")
-            yield f"http://127.0.0.1:{ports[-1]}"
-        finally:
-            server.kill()  # it has nothing to keep, and takes ten seconds to end in order
-            server.wait()
+    for _ in range(_TRIES):
+        with tempfile.TemporaryDirectory() as folder:
+            server, address = _started(folder)
+            try:
+                if not _answers(server, address):
+                    continue  # another program may have taken one of its ports meanwhile
+                yield address
+            finally:
+                server.kill()  # it has nothing to keep, and takes ten seconds to end in order
+                server.wait()
+        return
+    raise RuntimeError(f"the S3 server ended {_TRIES} times before it answered")
+
+
+def _started(folder: str) -> tuple[subprocess.Popen[bytes], str]:
+    keys = Path(folder, "keys.json")
+    keys.write_text(json.dumps({"identities": _identities()}))
+    ports: list[int] = []
+    while len(ports) < 8:
+        ports += {free_port()} - set(ports)
+    names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+    more = ("filer.port", "filer.port.grpc", "s3.port.grpc", "s3.port")
+    options = [f"-{name}={port}" for name, port in zip((*names, *more), ports, strict=True)]
+    server = subprocess.Popen(
+        [
+            str(Path(sys.executable).with_name("weed")),
+            *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-s3"),
+            *(f"-s3.config={keys}", "-volume.max=20", "-master.volumeSizeLimitMB=16"),
+            # Other services have fixed ports, and usage would be reported over the network.
+            *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
+            *options,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+    )
+    return server, f"http://127.0.0.1:{ports[-1]}"
 
 
 def _identities() -> list[dict[str, object]]:
@@ -73,17 +83,18 @@ def _identities() -> list[dict[str, object]]:
     ]
 
 
-def _await_answer(server: subprocess.Popen[bytes], address: str) -> None:
+def _answers(server: subprocess.Popen[bytes], address: str) -> bool:
+    """Wait until it answers; False if it ended."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         if server.poll() is not None:
-            raise RuntimeError(f"the S3 server ended with {server.returncode}")
+            return False
         try:
             urllib.request.urlopen(address, timeout=1)
         except urllib.error.HTTPError:  # it answers, and wants a signature
-            return
+            return True
         except OSError:
             time.sleep(_LOOK_S)
         else:
-            return
+            return True
     raise RuntimeError("the S3 server did not answer in time")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -152,6 +153,9 @@ def _schemas() -> dict[str, Any]:
     schemas = {_renamed(name): _camelled(schema) for name, schema in found.items()}
     for kind in dict.fromkeys(asked):
         del schemas[kind.__name__]  # their fields are parameters
+    for schema in schemas.values():  # up to Python 3.12 docstrings keep their indentation
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])
     schemas["ReasonCode"] = {"type": "string"}  # releases may add others
     job = schemas["Job"]["properties"]
     del job["timeout"]  # answered in milliseconds
