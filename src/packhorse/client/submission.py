@@ -40,6 +40,8 @@ ATOMIC_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Choices that leave the job itself as it is.
 _TX_ALONE: Final = {"tx": None}.keys()
 _UNCHANGED: Final = "nothing was stored"
+#: Tasks and queues of which a warning was considered; it is not considered for more.
+_WARNED_MAX: Final = 1_000
 
 
 class PreparedJobs(NamedTuple):
@@ -197,7 +199,9 @@ class Submission:
         """Warn once of each chosen queue whose name looks mistyped."""
         for call in calls:
             queue = call.choices.values.get("queue", call.definition.queue)
-            if queue != call.definition.queue and (noted := f"queue {queue}") not in self._warned:
+            if queue == call.definition.queue or (noted := f"queue {queue}") in self._warned:
+                continue
+            if len(self._warned) < _WARNED_MAX:  # a program may have a queue for each customer
                 self._warned.add(noted)
                 warn_of_mistyped_queue(self.connection, queue)
 

@@ -303,7 +303,8 @@ def with_workers(facts: JobFacts, workers: Iterable[WorkerRecord]) -> JobFacts:
     return msgspec.structs.replace(
         facts,
         served=bool(serving),
-        queues=() if serving else tuple(name for worker in live for name in worker.queues),
+        # In order: stores list workers in an order of their own.
+        queues=() if serving else tuple(sorted({name for each in live for name in each.queues})),
         known=any(knows(worker.tasks, record.task) for worker in serving),
         awake=not serving or not all(worker.quiet for worker in serving),
         watched=bool(live),

@@ -147,6 +147,15 @@ class TestExplaining:
 
         assert _codes(trial, "a") == [ReasonCode.NO_WORKER]
 
+    def test_served_queues_are_told_in_order_whichever_worker_came_first(
+        self, trial: Trial
+    ) -> None:
+        trial.renew(BEN, queues=("first", "third"), tasks=(TASK,))
+        trial.renew(ANNA, queues=("third", "second"), tasks=(TASK,))
+        submit(trial, "a")
+
+        assert _facts(trial, "a").queues == ("first", "second", "third")
+
     def test_a_task_no_live_worker_knows_is_told(self, trial: Trial) -> None:
         _serve(trial)
         submit(trial, "a", task="resize")
