@@ -160,7 +160,7 @@ class TestSaturated:
     ) -> None:
         ledger = Ledger()
         with sqlite_stage(tmp_path, ()) as stage:
-            settings = msgspec.structs.replace(QUICK, stepped=3000)
+            settings = msgspec.structs.replace(QUICK, stepped=10_000)
             saturated.measure(Bench(tmp_path, settings, ledger, stage))
 
         verdicts = judge_all(sqlite_bounds(QUICK), ledger)
