@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Print how large the core is, and how far a reader walks through it.
+"""Print how large the house is, capability by capability, and how far a reader walks through it.
 
-Sizes are counted from the files. A walk is measured by running it on SQLite and recording every
+Sizes are counted from the files; `house.toml` says which belong to which capability, and what none
+claims is the spine. A walk is measured by running it on SQLite and recording every
 function of the package that takes part: submitting one job, taking a job from claim to settled, and
 holding a job back for its rate limit until it may run. What a loop beside the job happens to do in
 between is left out: only what the shortest repetitions of a walk have in common counts. Nor is
@@ -18,6 +19,7 @@ import re
 import sys
 import tempfile
 import threading
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,7 @@ from packhorse.stores.sqlite import wakeups
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "packhorse"
+CAPABILITIES: Final = ROOT / "scripts" / "house.toml"
 #: Words that no comparable project uses, in place of the thing that acts.
 ODD_WORDS: Final = re.compile(r"\b(whoever|whom|somebody|nobody|anybody|anew)\b", re.IGNORECASE)
 #: Public names that an error and an event share, or the client and the worker protocol.
@@ -64,6 +67,16 @@ class Measure:
     @property
     def is_met(self) -> bool:
         return self.value <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The files that one capability has for itself, and the decision that explains it."""
+
+    name: str
+    decision: str
+    files: tuple[Path, ...]
+    lines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,9 @@ def main(chosen: Sequence[str]) -> int:
     print("| Measure | Now | At most |\n| --- | ---: | ---: |")
     for measure in sizes:
         print(f"| {measure.name} | {measure.value:,} | {measure.most:,} |")
+    print("\n| Capability | ADR | Files | Lines |\n| --- | --- | ---: | ---: |")
+    for share in shares(PACKAGE):
+        print(f"| {share.name} | {share.decision} | {len(share.files)} | {share.lines:,} |")
     print("\n| Walk on SQLite | Functions | Files | Lines |\n| --- | ---: | ---: | ---: |")
     for walk in walks():
         print(f"| {walk.name} | {walk.functions} | {walk.files} | {walk.lines} |")
@@ -105,23 +121,42 @@ def main(chosen: Sequence[str]) -> int:
 
 
 def measures(package: Path) -> list[Measure]:
-    """The sizes of the core, the package without its test suite and its web side, and of the web.
-
-    How it reads is judged of both.
-    """
-    web, everything = package / "web", list(_measured_files(package))
-    files = [path for path in everything if not path.is_relative_to(web)]
-    texts = {path: path.read_text(encoding="utf-8").splitlines() for path in everything}
+    """The sizes of the spine and of all; how it reads is judged of both."""
+    texts = _texts(package)
     modules = {path: text for path, text in texts.items() if path.suffix == ".py"}
+    spine = shares(package)[0]
     return [
-        Measure("core files", len(files), 450),
-        Measure("core lines", sum(len(texts[path]) for path in files), 35_000),
-        Measure("web files", len(everything) - len(files), 23),
-        Measure("query files", sum(path.parent.name == "queries" for path in files), 30),
+        Measure("files", len(texts), 473),
+        Measure("files of the spine", len(spine.files), 330),
+        Measure("lines of the spine", spine.lines, 35_000),
+        Measure("query files", sum(path.parent.name == "queries" for path in texts), 30),
         Measure("lines with odd words", sum(len(_odd_lines(text)) for text in texts.values()), 0),
         Measure("class names used twice", len(repeated_class_names(modules)), 0),
         Measure(f"modules under {SMALL_MODULE_LINES} lines", _small(modules), len(modules)),
     ]
+
+
+def shares(package: Path) -> list[Share]:
+    """The spine, then every capability with the files that are its own."""
+    texts = _texts(package)
+    found = []
+    for each in tomllib.loads(CAPABILITIES.read_text(encoding="utf-8"))["capability"]:
+        named = {path for one in each["files"] for path in package.glob(one)}
+        own = tuple(path for path in texts if path in named)
+        lines = sum(len(texts[path]) for path in own)
+        found.append(Share(each["name"], f"{each['adr']:04}", own, lines))
+    claimed = {path for share in found for path in share.files}
+    rest = tuple(path for path in texts if path not in claimed)
+    return [Share("the spine", "", rest, sum(len(texts[path]) for path in rest)), *found]
+
+
+def _texts(package: Path) -> dict[Path, list[str]]:
+    """The lines of every file of the package that is code, without its suite of tests."""
+    return {
+        path: path.read_text(encoding="utf-8").splitlines()
+        for path in sorted(package.rglob("*"))
+        if path.suffix in {".py", ".sql", ".lua"} and "testing" not in path.parts
+    }
 
 
 def repeated_class_names(modules: dict[Path, list[str]]) -> list[str]:
@@ -133,13 +168,6 @@ def repeated_class_names(modules: dict[Path, list[str]]) -> list[str]:
         if isinstance(node, ast.ClassDef)
     )
     return sorted(name for name, count in names.items() if count > 1 and name not in PUBLIC_TWICE)
-
-
-def _measured_files(package: Path) -> Iterator[Path]:
-    for path in sorted(package.rglob("*")):
-        is_suite = "testing" in path.relative_to(package).parts
-        if path.suffix in {".py", ".sql", ".lua"} and not is_suite:
-            yield path
 
 
 def _odd_lines(text: Sequence[str]) -> list[str]:

@@ -6,15 +6,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 
 import pytest
 
-from scripts.house import PACKAGE, Measure, measures
+from scripts.house import CAPABILITIES, PACKAGE, Measure, measures, shares
 from tests.tidy import budgets
 
-#: Lines of the core today. The bound that `scripts.house` prints is where they are to go; a change
-#: that needs more says in an ADR what it added, and why that was the least.
-CORE_LINES = 84_700
+#: Lines of the spine and of all today. The bound that `scripts.house` prints is where the spine is
+#: to go; a change that needs more says in an ADR what it added, and why that was the least.
+SPINE_LINES = 58_000
+LINES = 89_000
 #: Functions and files of each walk, with a little room: what a job goes through, a reader reads.
 #: On a busy machine a job lasts so long that what is done once a second (file_at) counts too.
 WALKS = {
@@ -30,13 +33,27 @@ def house() -> dict[str, Measure]:
 
 
 def test_the_house_keeps_its_size(house: dict[str, Measure]) -> None:
-    too_much = [each for name, each in house.items() if name != "core lines" and not each.is_met]
+    too_much = [each for name, each in house.items() if "lines of" not in name and not each.is_met]
 
     assert too_much == []
 
 
-def test_the_core_does_not_grow(house: dict[str, Measure]) -> None:
-    assert house["core lines"].value <= CORE_LINES
+def test_the_house_does_not_grow(house: dict[str, Measure]) -> None:
+    assert house["lines of the spine"].value <= SPINE_LINES
+    assert sum(share.lines for share in shares(PACKAGE)) <= LINES
+
+
+def test_every_file_of_a_capability_is_there_and_no_other_claims_it() -> None:
+    named = tomllib.loads(CAPABILITIES.read_text(encoding="utf-8"))["capability"]
+    claims = Counter(file for share in shares(PACKAGE) for file in share.files)
+
+    gone = [one for each in named for one in each["files"] if not any(PACKAGE.glob(one))]
+
+    assert gone == []
+    assert [file for file, times in claims.items() if times > 1] == []
+    assert [
+        each["adr"] for each in named if not any(budgets.ROOT.glob(f"docs/adr/{each['adr']:04}-*"))
+    ] == []
 
 
 def test_no_walk_through_the_house_grows() -> None:
