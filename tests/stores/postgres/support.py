@@ -69,8 +69,8 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-#: What a trigger of the table of jobs waits for, in `held_up`.
-_BARRIER: Final = 4_200_042
+#: A lock for whatever a test makes wait, such as the trigger of `held_up`.
+BARRIER: Final = 4_200_042
 _TRIGGER: Final = """
 create function {schema}.wait() returns trigger language plpgsql as $body$
 begin
@@ -90,7 +90,7 @@ def held_up(
     """Let changes of jobs, or their commits, wait until the function given is called."""
     text = _TRIGGER.format(
         schema=f'"{schema}"',
-        barrier=_BARRIER,
+        barrier=BARRIER,
         constraint="constraint" if at_commit else "",
         event=event,
         deferred="deferrable initially deferred" if at_commit else "",
@@ -98,7 +98,7 @@ def held_up(
     ask(url, text)
     conninfo = PostgresSettings.from_url(url).conninfo
     with psycopg.connect(conninfo, autocommit=True) as barrier:
-        barrier.execute("select pg_advisory_lock(%s)", (_BARRIER,))
+        barrier.execute("select pg_advisory_lock(%s)", (BARRIER,))
 
         def go_on() -> None:
             barrier.execute("select pg_advisory_unlock_all()")

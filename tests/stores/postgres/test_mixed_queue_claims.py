@@ -6,22 +6,26 @@ Claimed together with special queues, they have no queue lock, so their rows are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import psycopg
 import pytest
 
 from packhorse.core.job import JobStatus
-from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
 from packhorse.stores.sql.rows import CODE
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job
-from tests.stores.postgres.support import PATIENCE_S, ask, held_up, until, waiting_for_locks
+from tests.stores.postgres.support import (
+    BARRIER,
+    PATIENCE_S,
+    ask,
+    held_up,
+    until,
+    waiting_for_locks,
+)
 
 _WORKER: Final = "w"
 _LEASE_US: Final = 600_000_000
@@ -58,48 +62,68 @@ def test_a_job_that_another_worker_is_ending_is_not_claimed_as_well(
     assert record.status is JobStatus.CANCELLED
 
 
-@contextmanager
-def _overtaken(
-    url: str, store: PostgresStore, plan: Plan[Any]
-) -> Iterator[tuple[Future[Any], Future[Any]]]:
-    """A plan, and a claim that began before it and hands a job out after it; both under way."""
-    schema, settings = store._settings.schema, PostgresSettings.from_url(url)
+#: A claim waits before it takes its lock, and has its snapshot by then.
+_ENTER_LATE: Final = """
+alter function {schema}.enter rename to enter_at_last;
+create function {schema}.enter(out queues text[], out tasks text[], out tasked text[])
+language plpgsql as $body$
+begin
+    perform pg_advisory_xact_lock_shared({barrier});
+    select * into queues, tasks, tasked from {schema}.enter_at_last();
+end
+$body$
+"""
+_ENTER_AT_ONCE: Final = """
+drop function {schema}.enter;
+alter function {schema}.enter_at_last rename to enter
+"""
+
+
+def test_a_claim_that_gets_its_lock_after_a_pause_hands_out_nothing_however_early_it_began(
+    url: str, store: PostgresStore
+) -> None:
+    schema = f'"{store._settings.schema}"'
     store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, (QUEUE,), (TASK,))))
     store.run(store.jobs.submit([new_job("job")]))
     claim = store.jobs.claim(ClaimRequest(_WORKER, (QUEUE,), (TASK,), 1, 60_000_000))
-    with (
-        held_up(url, schema, "before update of worker") as go_on,
-        psycopg.connect(settings.conninfo) as first,
-        ThreadPoolExecutor(2) as threads,
-    ):
-        first.execute(f"select pg_advisory_xact_lock(\"{schema}\".lock_key('all'))".encode())
-        planned = threads.submit(store.run, plan)
-        until(lambda: waiting_for_locks(url, schema) == 1)
+    ask(url, _ENTER_LATE.format(schema=schema, barrier=BARRIER))
+
+    conninfo = PostgresSettings.from_url(url).conninfo
+    with psycopg.connect(conninfo) as barrier, ThreadPoolExecutor(1) as threads:
+        barrier.execute("select pg_advisory_xact_lock(%s)", (BARRIER,))
         claiming = threads.submit(store.run, claim)
-        until(lambda: waiting_for_locks(url, schema) == 2)
-        first.commit()
-        # The claim waits for us now, and the plan for the claim.
-        until(lambda: planned.done() or waiting_for_locks(url, schema) == 2)
-        try:
-            yield planned, claiming
-        finally:
-            go_on()
+        until(lambda: waiting_for_locks(url, store._settings.schema))
+        assert store.run(store.queues.pause(QUEUE, paused=True))
+        barrier.rollback()
+        claimed = claiming.result(PATIENCE_S)
+    ask(url, _ENTER_AT_ONCE.format(schema=schema))
 
-
-def test_when_pause_has_answered_no_claim_hands_out_jobs_any_more(
-    url: str, store: PostgresStore
-) -> None:
-    with _overtaken(url, store, store.queues.pause(QUEUE, paused=True)) as (pausing, _):
-        assert not pausing.done()
-
-    assert pausing.result(PATIENCE_S) is True
+    assert [job.id for job in claimed.jobs] == []
 
 
 def test_when_a_worker_has_left_no_claim_of_its_own_gives_it_jobs(
     url: str, store: PostgresStore
 ) -> None:
-    with _overtaken(url, store, store.leases.leave(_WORKER)) as (leaving, claiming):
+    """The claim began before, and hands a job out after it."""
+    schema = store._settings.schema
+    store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, (QUEUE,), (TASK,))))
+    store.run(store.jobs.submit([new_job("job")]))
+    claim = store.jobs.claim(ClaimRequest(_WORKER, (QUEUE,), (TASK,), 1, 60_000_000))
+    with (
+        held_up(url, schema, "before update of worker") as go_on,
+        psycopg.connect(PostgresSettings.from_url(url).conninfo) as first,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        first.execute(f"select pg_advisory_xact_lock(\"{schema}\".lock_key('all'))".encode())
+        leaving = threads.submit(store.run, store.leases.leave(_WORKER))
+        until(lambda: waiting_for_locks(url, schema) == 1)
+        claiming = threads.submit(store.run, claim)
+        until(lambda: waiting_for_locks(url, schema) == 2)
+        first.commit()
+        # The claim waits for us now, and the worker that leaves for the claim.
+        until(lambda: leaving.done() or waiting_for_locks(url, schema) == 2)
         assert not leaving.done()
+        go_on()
 
     assert [job.id for job in claiming.result(PATIENCE_S).jobs] == ["job"]
     assert leaving.result(PATIENCE_S) == 1

@@ -273,8 +273,8 @@ class _Postgres:
         yield Lock(ALL)
 
     def outlast_claims(self) -> Steps[None]:
-        # `claim_fast` reads pauses and its lease as they were before it waited for our lock, which
-        # it gets when we commit. To get it once more is to wait for its end.
+        # `claim_fast` reads its lease as it was before it waited for our lock, which it gets when
+        # we commit. To get it once more is to wait for its end.
         yield Commit()
         yield Lock(ALL)
 

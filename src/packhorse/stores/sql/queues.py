@@ -202,8 +202,6 @@ def _flag(dialect: Dialect, queue: str, flag: str, *, on: bool) -> Steps[bool]:
         yield from dialect.settings_changed()
     if changed > 0 and not on:
         yield Wake(f"queue:{queue}")
-    if flag == "paused" and on:
-        yield from dialect.outlast_claims()
     return bool(changed > 0)
 
 

@@ -78,7 +78,7 @@ with moment as materialized (select {now} as now_us),
 entered as materialized (select * from {enter}()),
 asked as materialized (
     select
-        asked.queue, asked.queue = any(entered.queues) as special,
+        asked.queue, array[asked.queue, 'paused ' || asked.queue] && entered.queues as special,
         row_number() over (order by coalesce(queue.priority, 0), asked.number) as number,
         (select min(rank) from {jobs} where lane = {lane.waiting} and queue = asked.queue) as due_us,
         exists (

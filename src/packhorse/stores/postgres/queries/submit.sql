@@ -136,6 +136,8 @@ with found as materialized (
             union
             select queue from {shut} where queue is not null
             union
+            select 'paused ' || name from {queues} where paused -- for claims that did not see it
+            union
             select '' from {copied} -- any queue
             order by 1
         ) as queues,
