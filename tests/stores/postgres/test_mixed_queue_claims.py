@@ -7,8 +7,9 @@ Claimed together with special queues, they have no queue lock, so their rows are
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NoReturn
 
+import msgspec
 import psycopg
 import pytest
 
@@ -130,3 +131,34 @@ def test_when_a_worker_has_left_no_claim_of_its_own_gives_it_jobs(
     record = store.run(store.inspection.job("job"))
     assert record is not None
     assert record.status is JobStatus.QUEUED
+
+
+def test_a_paused_queue_keeps_no_claim_of_others_from_its_one_statement(
+    store: PostgresStore,
+) -> None:
+    queues = (QUEUE, "paused")
+    store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, queues, (TASK,))))
+    assert store.run(store.queues.pause("paused", paused=True))
+    store.run(store.jobs.submit([new_job("job")]))
+    claim = store.jobs.claim(ClaimRequest(_WORKER, queues, (TASK,), 1, 60_000_000))
+
+    claimed = store.run(msgspec.structs.replace(claim, steps=_no_step))
+
+    assert [job.id for job in claimed.jobs] == ["job"]
+
+
+def test_a_queue_with_the_name_that_notes_a_pause_serves_its_jobs(store: PostgresStore) -> None:
+    noted = f"paused {QUEUE}"
+    store.run(store.leases.renew(Renewal(_WORKER, _LEASE_US, (QUEUE, noted), (TASK,))))
+    assert store.run(store.queues.pause(QUEUE, paused=True))
+    store.run(store.jobs.submit([new_job("paused"), new_job("job", queue=noted)]))
+
+    claim = store.jobs.claim(ClaimRequest(_WORKER, (QUEUE, noted), (TASK,), 2, 60_000_000))
+
+    assert [job.id for job in store.run(claim).jobs] == ["job"]
+    assert store.run(store.queues.pause(QUEUE, paused=False))
+    assert [job.id for job in store.run(claim).jobs] == ["paused"]
+
+
+def _no_step() -> NoReturn:
+    raise AssertionError("one statement did not do")
