@@ -199,6 +199,11 @@ def test_long_and_silent_queries_are_found() -> None:
     assert not list(text_rules.query_file("a.sql", "-- One.\nselect 1;\n", limit=2))
 
 
+def test_numbered_parameters_are_found() -> None:
+    assert not list(text_rules.query_file("a.sql", "-- One.\nselect ?, ?, :two\n", limit=9))
+    assert list(text_rules.query_file("a.sql", "-- One.\nselect ?, ?1\n", limit=9))
+
+
 def test_long_lua_functions_are_found() -> None:
     text = "local function one(a)\n  if a then\n    b()\n  end\nend\n"
 

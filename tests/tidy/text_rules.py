@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 QUERY = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+NUMBERED = re.compile(r"\?\d")
 FENCE = re.compile(r"^\s*(```|~~~)")
 TITLE = re.compile(r"^# \S")
 UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b")
@@ -80,6 +81,8 @@ def query_file(name: str, text: str, limit: int) -> Iterator[str]:
         yield f"{name}: {len(lines)} lines, at most {limit}"
     if not lines or not lines[0].startswith("-- "):
         yield f"{name}: the first line is a comment that says what it does"
+    if NUMBERED.search(text):
+        yield f"{name}: a numbered parameter, of which Python 3.12.3 warns"
 
 
 def long_lua_functions(name: str, text: str, limit: int) -> Iterator[str]:

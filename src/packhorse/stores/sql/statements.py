@@ -59,7 +59,7 @@ _COMMENT: Final = re.compile(r"^ *--.*\n", re.MULTILINE)
 _BLANK: Final = re.compile(r"\s*\n(?: *\n)*")
 _PART: Final = re.compile(r"<(\w+)>")
 _MARK: Final = re.compile(r"\{([a-z_]+)(?:([ .])([^{}]+))?\}")
-_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?(?!\d)|%")
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?|%")
 _CODES: Final = MappingProxyType(
     {
         **{f"lane.{lane.name.lower()}": int(lane) for lane in Lane},

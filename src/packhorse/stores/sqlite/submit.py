@@ -126,23 +126,12 @@ def alike(jobs: Sequence[NewJob]) -> Alike | None:
 
 @cache
 def _insert(rows: int) -> str:
-    """Return the insert of so many rows: they share parameters 1 to 11; each has id and payload."""
-    values = [
-        f"(?1 + {row}, ?{12 + 2 * row}, ?2, ?3, ?4, ?5, ?6, ?1 + {row}, ?7, ?8, ?9, ?9, ?9, "
-        f"?10, null, '', ?11, null, ?{13 + 2 * row})"
-        for row in range(rows)
-    ]
-    return sql("submit", rows=", ".join(values))
+    return sql("submit_alike", rows=", ".join(f"({number}, ?, ?)" for number in range(rows)))
 
 
 #: A submit that finds this many jobs in the intake unloads them: enough to spread the cost, few
 #: enough that the next plan does not wait long.
 INTAKE_MAX: Final = 256
-
-_PLACES: Final = (
-    *(CODE[JobStatus.QUEUED], CODE[JobStatus.PENDING]),
-    *(int(Lane.READY), int(Lane.WAITING), PASSES),
-)
 
 
 class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
@@ -161,15 +150,17 @@ class IntakeSubmit(msgspec.Struct, frozen=True, gc=False):
         timeout_us = (
             -1 if job.timeout_us is None else job.timeout_us
         )  # the driver is slow to bind null
-        own = (job_id, now_us, payload_text(job), job.task, job.queue, job.priority)
-        rest = (timeout_us, due_us, job.trace_id, extra_of(job) or "")
+        task, queue = job.task, job.queue
+        limits = (queue, queue, task, task)
+        own = (job_id, now_us, payload_text(job), *limits, queue, job.priority)
+        rest = (timeout_us, due_us, job.trace_id, job_id, extra_of(job) or "")
         return (*own, *rest), (Submitted(job_id, False, status_at_submit(due_us, now_us)),)
 
 
 def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
     """Return the row of a job in the intake, in the columns of a record."""
     text = sql("intake_job", columns=RECORD_COLUMNS)
-    rows = yield Rows(text, (job_id, *_PLACES[:2]))
+    rows = yield Rows(text, (job_id,))
     return rows[0] if rows else None
 
 
@@ -190,5 +181,5 @@ def unload(
 def unload_jobs(connection: sqlite3.Connection) -> None:
     """Do as `unload`, without the requests of users' transactions."""
     (last,) = connection.execute(sql("intake_last")).fetchone()
-    connection.execute(sql("intake_unload"), (*_PLACES, last))
+    connection.execute(sql("intake_unload"), (last, PASSES, last))
     connection.execute(sql("intake_empty"))

@@ -79,10 +79,10 @@ where
 
 -- name: line_cap
 -- Block all but the first jobs of a line under a gate.
-update {jobs} set lane = {lane.blocked}, blocked_by = ?1
+update {jobs} set lane = {lane.blocked}, blocked_by = ?
 where seq in (
-    select seq from {jobs} where line = ?2 and lane = {lane.ready} order by rank, place
-    limit -1 offset ?3
+    select seq from {jobs} where line = ? and lane = {lane.ready} order by rank, place
+    limit -1 offset ?
 )
 
 -- name: order_advance

@@ -6,6 +6,27 @@ insert into {jobs} (
 ) values <rows>
 on conflict (id) do nothing
 
+-- name: submit_alike
+-- Insert jobs that differ in their ids and payloads only, as `submit` does. The caller repeats the
+-- row of number, id and payload.
+insert into {jobs} (
+    seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
+    ready_us, timeout_us, tenant, trace_id, payload
+)
+select
+    job.last + own.column1, own.column2, job.task, job.queue, job.status, job.lane, job.rank,
+    job.last + own.column1, job.priority, job.due_us, job.now_us, job.now_us, job.now_us,
+    job.timeout_us, '', job.trace_id, own.column3
+from
+    (
+        select
+            ? as last, ? as task, ? as queue, ? as status, ? as lane, ? as rank, ? as priority,
+            ? as due_us, ? as now_us, ? as timeout_us, ? as trace_id
+    ) as job,
+    (values <rows>) as own
+where true
+on conflict (id) do nothing
+
 -- name: submit_deadlines
 -- Index the deadlines of jobs just inserted.
 insert into {deadlines} (deadline_us, seq)
@@ -65,23 +86,23 @@ returning value
 -- Insert one unconstrained job with a new id into the intake. If its queue or task has limits, or the
 -- store was copied, its task becomes null and `or ignore` skips the row: then the general path runs.
 -- Other nulls are made here, since the driver is slow to bind them: of a timeout of -1, a trace made
--- from the id, an empty extra.
+-- from the id, an empty extra. The id, the queue and the task are given once for each place.
 insert or ignore into {intake} (
     id, created_us, payload, task, queue, priority, timeout_us, due_us, trace_id, extra
 ) values (
-    ?1, ?2, ?3,
+    ?, ?, ?,
     case
         when exists (
-            select 1 from {queues} where name = ?5 and (closed or tenanted or special)
+            select 1 from {queues} where name = ? and (closed or tenanted or special)
         )
         or exists (select 1 from {queues} where name = '' and special)
-        or exists (select 1 from {queues} where dead_letter = ?5)
-        or exists (select 1 from {tasks} where name = ?4)
+        or exists (select 1 from {queues} where dead_letter = ?)
+        or exists (select 1 from {tasks} where name = ?)
         or exists (select 1 from {copied})
             then null
-        else ?4
+        else ?
     end,
-    ?5, ?6, nullif(?7, -1), ?8, nullif(?9, replace(?1, '-', '')), nullif(?10, '')
+    ?, ?, nullif(?, -1), ?, nullif(?, replace(?, '-', '')), nullif(?, '')
 )
 
 -- name: intake_any
@@ -99,7 +120,7 @@ from (
     select
         (select coalesce(max(seq), 0) from {jobs}) + job.number as seq,
         job.id, job.task, job.queue,
-        case when job.due_us <= job.created_us then ?2 else ?3 end as status,
+        case when job.due_us <= job.created_us then {status.queued} else {status.pending} end as status,
         job.priority, '' as tenant,
         0 as attempts, 0 as failures, 0 as crashes, 0 as lone_crashes, 0 as snoozes, 0 as releases,
         0 as fence, job.created_us, job.created_us as updated_us, job.due_us, job.payload,
@@ -109,7 +130,7 @@ from (
         0 as cancel_requested, null as parked_us, null as ordering_key, null as concurrency_key,
         null as rate_key, 1 as weight
     from {intake} as job
-    where job.id = ?1
+    where job.id = ?
 ) as job
 
 -- name: intake_last
@@ -157,14 +178,14 @@ insert into {jobs} (
     ready_us, timeout_us, tenant, trace_id, extra, payload
 )
 select
-    ?6 + job.number,
+    ? + job.number,
     job.id,
     job.task,
     job.queue,
-    case when job.due_us <= job.created_us then ?1 else ?2 end,
-    case when job.due_us <= job.created_us then ?3 else ?4 end,
-    case when job.due_us <= job.created_us then job.priority * ?5 else job.due_us end,
-    ?6 + job.number,
+    case when job.due_us <= job.created_us then {status.queued} else {status.pending} end,
+    case when job.due_us <= job.created_us then {lane.ready} else {lane.waiting} end,
+    case when job.due_us <= job.created_us then job.priority * ? else job.due_us end,
+    ? + job.number,
     job.priority,
     job.due_us,
     job.created_us,
