@@ -234,5 +234,5 @@ async def test_commits_that_concern_others_wake_a_listener_once_per_look_at_most
 
     assert set(answers) == {frozenset({"*"})}
     assert took_s > 3.5 * POLL_S  # the first look is at once
-    assert traced.count("-- submit\n") > 5, "there was nothing to be woken by"
+    assert traced.count("-- submit_alike\n") > 5, "there was nothing to be woken by"
     listener.close()
