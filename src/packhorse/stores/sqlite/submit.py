@@ -93,13 +93,14 @@ class Alike(NamedTuple):
         due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
         ready = due_us <= now_us
         where = (*_QUEUED, job.priority * PASSES) if ready else (*_PENDING, due_us)
-        when = (job.priority, due_us, now_us, job.timeout_us)
-        common = (job.task, job.queue, *where, *when, self.trace_id)
+        when = (job.priority, due_us, now_us, now_us, now_us, job.timeout_us)
         own = [""] * (2 * len(self.ids))
         own[::2], own[1::2] = self.ids, self.payloads
         for start in range(0, len(self.ids), _ROWS_MAX):
             chunk = own[2 * start : 2 * (start + _ROWS_MAX)]
-            yield Change(_insert(len(chunk) // 2), (last + 1 + start, *common, *chunk))
+            place = last + 1 + start
+            shared = (place, job.task, job.queue, *where, place, *when, self.trace_id)
+            yield Change(_insert(len(chunk) // 2), (*shared, *chunk))
 
 
 def alike(jobs: Sequence[NewJob]) -> Alike | None:

@@ -14,16 +14,8 @@ insert into {jobs} (
     ready_us, timeout_us, tenant, trace_id, payload
 )
 select
-    job.last + own.column1, own.column2, job.task, job.queue, job.status, job.lane, job.rank,
-    job.last + own.column1, job.priority, job.due_us, job.now_us, job.now_us, job.now_us,
-    job.timeout_us, '', job.trace_id, own.column3
-from
-    (
-        select
-            ? as last, ? as task, ? as queue, ? as status, ? as lane, ? as rank, ? as priority,
-            ? as due_us, ? as now_us, ? as timeout_us, ? as trace_id
-    ) as job,
-    (values <rows>) as own
+    ? + own.column1, own.column2, ?, ?, ?, ?, ?, ? + own.column1, ?, ?, ?, ?, ?, ?, '', ?, own.column3
+from (values <rows>) as own
 where true
 on conflict (id) do nothing
 
