@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.lease import (
+    ASKED_NOW_US,
     LEASE_US_DEFAULT,
+    ClockReading,
     Sighting,
     confirmed,
+    read_later_us,
     renew_interval_us,
+    renewed_until_us,
     sight,
     suspicion_us,
     trusted_for_us,
@@ -103,3 +107,34 @@ def test_a_confirmation_waits_as_long_as_each_lease_says() -> None:
 @pytest.mark.parametrize("lease_us", [1, 2, 3])
 def test_the_shortest_leases_need_no_waiting(lease_us: int) -> None:
     assert suspicion_us(lease_us) <= 1
+
+
+instants_us = st.integers(min_value=0, max_value=10**16)
+lengths_us = st.integers(min_value=1, max_value=3600 * SECOND_US)
+
+
+@given(instants_us, lengths_us, instants_us | st.just(ASKED_NOW_US), st.none() | instants_us)
+def test_a_renewed_lease_lasts_from_its_asking_and_never_longer_than_from_now(
+    now_us: int, lease_us: int, asked_us: int, before_us: int | None
+) -> None:
+    until_us = renewed_until_us(now_us, lease_us, asked_us, before_us)
+
+    assert until_us <= now_us + lease_us
+    assert until_us >= min(now_us, asked_us) + lease_us
+    assert before_us is None or until_us >= min(before_us, now_us + lease_us)
+    assert until_us in {now_us + lease_us, asked_us + lease_us, before_us}
+
+
+@given(instants_us, lengths_us, st.none() | instants_us)
+def test_a_renewal_that_does_not_say_when_it_was_asked_for_counts_from_now(
+    now_us: int, lease_us: int, before_us: int | None
+) -> None:
+    unread = read_later_us(None, 5.0)
+
+    assert renewed_until_us(now_us, lease_us, unread, before_us) == now_us + lease_us
+
+
+def test_a_clock_that_was_read_is_taken_for_no_earlier_than_it_is() -> None:
+    reading = ClockReading(100 * SECOND_US, asked=7.0, answered=9.0)
+
+    assert read_later_us(reading, 17.0) == 110 * SECOND_US

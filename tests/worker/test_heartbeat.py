@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.lease import ASKED_NOW_US
 from packhorse.errors import StoreUnavailable
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import Heartbeat
@@ -35,20 +36,38 @@ class Deaf:
     def on_beat(self) -> None: ...
 
 
+class Told(Deaf):
+    """Counts how often the lease was told to be lost and regained."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_lease_lost(self) -> None:
+        self.calls.append("lost")
+
+    def on_lease_regained(self) -> None:
+        self.calls.append("regained")
+
+
 class Beats:
     """A heartbeat without its thread, and what each of its renewals said is held."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         yard, self.clock = Yard(), HandClock()
-        self.store = yard.store
+        self.store, self.store_clock = yard.store, yard.store_clock
         self.told: list[bool] = []
+        self.asked_us: list[int] = []
+        self.wire_s = 0.0  #: how long a renewal is under way
         self.store_is_away = False
         renew = yard.store.leases.renew
 
         def note(renewal: Renewal) -> Plan[Renewed]:
             self.told.append(renewal.held is not None)
+            self.asked_us.append(renewal.asked_us)
             if self.store_is_away:
                 raise StoreUnavailable("away")
+            self.clock.seconds += self.wire_s
+            self.store_clock.ahead_us += round(self.wire_s * SECOND_US)
             return renew(renewal)
 
         monkeypatch.setattr(yard.store.leases, "renew", note)
@@ -56,7 +75,8 @@ class Beats:
         slots = Slots(asyncio.get_running_loop(), self.clock, 5)
         renewal = Renewal("w", 3 * RENEWS_EACH_S * SECOND_US)
         health = StoreHealth(yard.bus, self.clock, "w")
-        self.heartbeat = Heartbeat(env, renewal, slots, health, Deaf())
+        self.listener = Told()
+        self.heartbeat = Heartbeat(env, renewal, slots, health, self.listener)
 
     def beat(self, *, after_s: float = 0.0) -> float:
         self.clock.seconds += after_s
@@ -146,3 +166,55 @@ async def test_a_lease_that_is_found_gone_is_renewed_once_at_once_and_then_with_
     assert rests[0] == 0
     assert all(rest > 0 for rest in rests[1:])
     assert len(beats.told) == 2
+
+
+async def test_a_renewal_says_what_the_stores_clock_was_when_it_was_asked_for(
+    beats: Beats,
+) -> None:
+    beats.beat()
+    first = beats.heartbeat._reading
+
+    beats.beat(after_s=RENEWS_EACH_S)
+
+    assert first is not None
+    assert beats.asked_us == [ASKED_NOW_US, first.store_us + RENEWS_EACH_S * SECOND_US]
+
+
+async def test_a_worker_whose_renewal_came_too_late_renews_again_before_it_trusts_the_lease(
+    beats: Beats,
+) -> None:
+    """The store, or the wire to it, stood still for longer than the lease."""
+    beats.beat()
+    epoch = beats.heartbeat.lease.epoch
+    beats.wire_s = 3 * RENEWS_EACH_S
+
+    assert beats.beat(after_s=RENEWS_EACH_S) == 0
+    assert not beats.heartbeat.lease.trusted
+    beats.wire_s = 0
+    assert beats.beat() > 0
+
+    [worker] = beats.store.run(beats.store.leases.workers())
+    assert worker.live
+    assert beats.heartbeat.lease.trusted
+    assert beats.heartbeat.lease.lost_since(epoch)
+
+
+@pytest.mark.parametrize("step_s", [RENEWS_EACH_S, 10 * RENEWS_EACH_S])
+async def test_a_lease_is_whole_again_at_once_after_the_stores_clock_was_set_forward(
+    beats: Beats, step_s: int
+) -> None:
+    """What was counted from the clock as it was before is too short by the step."""
+    beats.beat()
+    beats.listener.calls.clear()
+    beats.clock.seconds += RENEWS_EACH_S
+    beats.store_clock.ahead_us += (RENEWS_EACH_S + step_s) * SECOND_US
+
+    assert beats.beat() == 0
+    beats.beat()
+
+    [worker] = beats.store.run(beats.store.leases.workers())
+    assert worker.expires_us - beats.store_clock.now_us() > (3 * RENEWS_EACH_S - 1) * SECOND_US
+    assert beats.heartbeat.lease.trusted
+    await asyncio.sleep(0)
+    lapsed = step_s >= 2 * RENEWS_EACH_S
+    assert beats.listener.calls == ["lost", "regained"] * lapsed

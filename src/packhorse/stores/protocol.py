@@ -165,10 +165,11 @@ class LeaseStore(Protocol):
         """Extend or begin the worker's lease; `lapsed` tells that there was no live one.
 
         It had run out, or the store does not know the worker. With a lease of no length it has run
-        out at once, and its jobs stay as they are. When `held` is given, processing jobs of this
-        worker that are not in it are released: they become queued in their old place, and only
-        `releases` rises; unless the worker is `unsure`, that may take some minutes. Jobs it was
-        given before the clock was set forward by `step_us` may be held so much longer.
+        out at once, and its jobs stay as they are. One that comes late counts from when it was
+        asked for (`asked_us`), and takes nothing from a newer one. When `held` is given, processing
+        jobs of this worker that are not in it are released: they become queued in their old place,
+        and only `releases` rises; unless the worker is `unsure`, that may take some minutes. Jobs
+        it was given before the clock was set forward by `step_us` may be held so much longer.
         """
 
     def leave(self, worker: str) -> Plan[int]:

@@ -14,6 +14,7 @@ from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.policies.depth import OnFull
 from packhorse.core.policies.explain import JobFacts, Owner
 from packhorse.core.policies.gates import OnDead
+from packhorse.core.policies.lease import ASKED_NOW_US
 from packhorse.core.policies.retention import Retention
 
 #: Among the tasks of a worker: it knows every task there is.
@@ -115,6 +116,8 @@ class Renewal(msgspec.Struct, frozen=True):
     unsure: bool = True
     #: By how much the worker saw the store's clock set forward: older holds last that much longer.
     step_us: int = 0
+    #: What the worker took the store's clock to be when it asked.
+    asked_us: int = ASKED_NOW_US
 
 
 class Renewed(msgspec.Struct, frozen=True):

@@ -34,6 +34,15 @@ def is_lost(lease_expires_us: int | None, hold_until_us: int | None, now_us: int
     return lease_gone or (hold_until_us is not None and hold_until_us <= now_us)
 
 
+#: When a renewal was asked for that does not say so: no earlier than it is granted.
+ASKED_NOW_US: Final = 2**62
+
+
+def renewed_until_us(now_us: int, lease_us: int, asked_us: int, before_us: int | None) -> int:
+    """Count a renewed lease from when it was asked for: its worker may be dead when it arrives."""
+    return min(now_us + lease_us, max(asked_us + lease_us, before_us or 0))
+
+
 def renew_interval_us(lease_us: int) -> int:
     """Renew every third of a lease, so that two renewals may fail before it is gone."""
     return lease_us // 3
@@ -73,6 +82,13 @@ class ClockReading(msgspec.Struct, frozen=True):
     store_us: int
     asked: float  #: seconds
     answered: float  #: seconds
+
+
+def read_later_us(reading: ClockReading | None, now: float) -> int:
+    """What the store's clock says at most at this later instant, unless it was set meanwhile."""
+    if reading is None:
+        return ASKED_NOW_US
+    return reading.store_us + round((now - reading.asked) * SECOND_US)
 
 
 def stepped_us(before: ClockReading, after: ClockReading) -> int:

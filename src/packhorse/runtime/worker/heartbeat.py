@@ -21,6 +21,7 @@ import msgspec
 from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.policies.lease import (
     ClockReading,
+    read_later_us,
     renew_interval_us,
     stepped_us,
     trusted_for_us,
@@ -253,6 +254,7 @@ class Heartbeat:
                 held=held,
                 unsure=must_tell or self._lost,
                 step_us=self._step_us,
+                asked_us=read_later_us(self._reading, asked_at),
                 totals=self._listener.counters.totals,
             )
             renewed = self._store.run(self._store.leases.renew(renewal))
@@ -271,7 +273,10 @@ class Heartbeat:
             if through:
                 self._tell_at = asked_at + _TELL_S
             self._step_us = 0
-            self._granted(asked_at, told=through and must_tell)
+            if renewed.expires_us > renewed.now_us:
+                self._granted(asked_at, told=through and must_tell)
+            else:  # it came too late, or the clock was set
+                self._renew_at = float("-inf")
             self._read_clock(ClockReading(renewed.now_us, asked_at, self._monotonic()))
         finally:
             if through:
@@ -311,11 +316,14 @@ class Heartbeat:
         self._begun, self._lost = True, False
 
     def _read_clock(self, reading: ClockReading) -> None:
-        """Have hold limits moved if the store's clock was set forward: it would take jobs away."""
+        """Renew, and have hold limits moved, if the store's clock was set forward.
+
+        The renewal was counted from what it said before.
+        """
         before, self._reading = self._reading, reading
         step_us = 0 if before is None else stepped_us(before, reading)
-        if step_us > 0 and self._slots.held:
-            self._step_us = step_us
+        if step_us > 0:
+            self._step_us = step_us if self._slots.held else 0
             self._renew_at = float("-inf")
 
     def _look_at_expiry(self) -> None:

@@ -11,6 +11,7 @@ from itertools import islice
 from packhorse.core.job import DeadReason, JobStatus, RateRule
 from packhorse.core.lifecycle import Orphan
 from packhorse.core.policies.journal import KEPT_US, is_kept, member_of
+from packhorse.core.policies.lease import renewed_until_us
 from packhorse.core.policies.rate_limit import is_over
 from packhorse.core.policies.records import RecordId, is_expired
 from packhorse.core.policies.retention import is_ghost, may_prune
@@ -38,6 +39,7 @@ class MemoryLeases:
     def renew(self, access: Access, renewal: Renewal) -> Renewed:
         now_us, worker = access.now_us, renewal.worker
         before = access.state.workers.get(worker)
+        before_us = None if before is None else before.expires_us
         told, kept = renewal.totals, before.totals if before is not None else Totals()
         after = WorkerRow(
             renewal=renewal,
@@ -48,7 +50,7 @@ class MemoryLeases:
             ),
             started_us=now_us if before is None else before.started_us,
             renewed_us=now_us,
-            expires_us=now_us + renewal.lease_us,
+            expires_us=renewed_until_us(now_us, renewal.lease_us, renewal.asked_us, before_us),
         )
         access.state.workers[worker] = after
         _move_holds(access, worker, renewal.step_us)

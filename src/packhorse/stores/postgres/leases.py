@@ -29,6 +29,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.lifecycle import Orphan
+from packhorse.core.policies.lease import renewed_until_us
 from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.floors import Floors
@@ -119,7 +120,7 @@ class PostgresLeases(SqlLeases):
         [(now_us, before_us, lost)] = yield Once(text, asked)
         if lost:
             return None
-        return Renewed(now_us + renewal.lease_us, now_us, before_us is None or before_us <= now_us)
+        return _answer(renewal, now_us, before_us)
 
     @planned(writes=False)
     def orphans(self, workers: Sequence[str], *, limit: int) -> Steps[tuple[Orphan, ...]]:
@@ -162,5 +163,9 @@ def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
     released = 0
     if renewal.held is not None:
         released = yield from release_unknown(POSTGRES, renewal.worker, set(renewal.held), now_us)
-    lapsed = before_us is None or before_us <= now_us
-    return Renewed(now_us + renewal.lease_us, now_us, lapsed, released)
+    return _answer(renewal, now_us, before_us, released)
+
+
+def _answer(renewal: Renewal, now_us: int, before_us: int | None, released: int = 0) -> Renewed:
+    expires_us = renewed_until_us(now_us, renewal.lease_us, renewal.asked_us, before_us)
+    return Renewed(expires_us, now_us, before_us is None or before_us <= now_us, released)

@@ -45,10 +45,11 @@ class RedisLeases:
     @planned()
     def renew(self, renewal: Renewal) -> Steps[Renewed]:
         """One script; more only when a worker has lost sight of very many jobs."""
-        text = msgspec.json.encode(msgspec.structs.replace(renewal, held=None, step_us=0))
-        args: list[Argument] = [renewal.worker, renewal.lease_us, text]
+        told = msgspec.structs.asdict(renewal) | {"held": None, "step_us": 0}
+        asked_us = told.pop("asked_us")
+        args: list[Argument] = [renewal.worker, renewal.lease_us, msgspec.json.encode(told)]
         args += (max(0, renewal.step_us), int(renewal.held is not None))
-        args += msgspec.structs.astuple(renewal.totals)
+        args += (*msgspec.structs.astuple(renewal.totals), asked_us)
         for job_id, fence in renewal.held or ():
             args += (job_id, fence)
         expires_us, now_us, lapsed, released, more = yield Script("renew", args)

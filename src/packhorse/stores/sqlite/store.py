@@ -18,6 +18,7 @@ import msgspec
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.core.driving import adrive, drive
 from packhorse.core.job import JobRecord, NewJob
+from packhorse.core.policies.lease import renewed_until_us
 from packhorse.core.process import at_fork
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.intake import found_later
@@ -94,7 +95,8 @@ class SqliteLeases(SqlLeases):
     def renew(self, renewal: Renewal) -> Steps[Renewed]:
         now_us: int = yield NOW
         before = yield Rows(sql("lease_expires"), (renewal.worker,))
-        expires_us = now_us + renewal.lease_us
+        before_us = before[0][0] if before else None
+        expires_us = renewed_until_us(now_us, renewal.lease_us, renewal.asked_us, before_us)
         yield Change(
             sql("lease_renew"),
             {
@@ -112,7 +114,7 @@ class SqliteLeases(SqlLeases):
         released = 0
         if renewal.held is not None:
             released = yield from release_unknown(SQLITE, renewal.worker, set(renewal.held), now_us)
-        lapsed = not before or before[0][0] <= now_us
+        lapsed = before_us is None or before_us <= now_us
         return Renewed(expires_us, now_us, lapsed, released)
 
 

@@ -32,6 +32,56 @@ class TestLeases:
         assert renewed.expires_us == trial.now_us() + 2 * LEASE_US
         assert not renewed.lapsed
 
+    @pytest.mark.req("S3-26")
+    def test_a_renewal_that_comes_late_counts_from_when_it_was_asked_for(
+        self, trial: Trial
+    ) -> None:
+        """It waited in a cut wire; by now its worker is dead, and its jobs wait for a rescue."""
+        job = trial.take(worker=ANNA)
+        asked_us = trial.now_us()
+        trial.advance_us(LEASE_US - 1)
+
+        late = trial.renew(ANNA, asked_us=asked_us)
+
+        assert (late.expires_us, late.lapsed) == (asked_us + LEASE_US, False)
+        trial.advance_us(1)
+        assert set(trial.orphans(ANNA)) == {job.id}
+        [worker] = _workers(trial)
+        assert worker.expires_us == late.expires_us
+
+    def test_a_renewal_that_comes_later_than_a_lease_begins_none(self, trial: Trial) -> None:
+        job = trial.take(worker=ANNA)
+        asked_us = trial.now_us()
+        trial.advance_us(2 * LEASE_US)
+
+        late = trial.renew(ANNA, held=((job.id, job.fence),), asked_us=asked_us)
+
+        assert (late.expires_us, late.lapsed) == (asked_us + LEASE_US, True)
+        assert set(trial.orphans(ANNA)) == {job.id}
+        assert trial.ask(ANNA).lease_lost
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_a_renewal_that_comes_after_a_newer_one_takes_nothing_from_it(
+        self, trial: Trial, *, known: bool
+    ) -> None:
+        asked_us = trial.now_us()
+        trial.advance_us(10 * SECOND_US)
+        newer = trial.renew(ANNA, asked_us=trial.now_us()) if known else None
+
+        late = trial.renew(ANNA, asked_us=asked_us)
+
+        assert late.expires_us == (newer.expires_us if newer else asked_us + LEASE_US)
+        assert [worker.expires_us for worker in _workers(trial)] == [late.expires_us]
+
+    def test_a_renewal_is_never_counted_from_later_than_now(self, trial: Trial) -> None:
+        """The store's clock was set back; what was granted before it lasts no longer for it."""
+        trial.renew(ANNA, lease_us=3 * LEASE_US)
+
+        renewed = trial.renew(ANNA, asked_us=trial.now_us() + LEASE_US)
+
+        assert renewed.expires_us == trial.now_us() + LEASE_US
+        assert [worker.expires_us for worker in _workers(trial)] == [renewed.expires_us]
+
     def test_a_lease_that_had_run_out_is_told_as_lapsed(self, trial: Trial) -> None:
         trial.renew(ANNA)
         trial.advance_us(LEASE_US)

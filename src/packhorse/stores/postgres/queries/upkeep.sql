@@ -22,13 +22,17 @@ renewed as (
         running, quiet, queues, tasks, succeeded, failed, execution_us
     )
     select
-        :worker, :lease_us, now_us + :lease_us, now_us, now_us, :host, :pid,
+        :worker, :lease_us, least(now_us, :asked_us) + :lease_us, now_us, now_us, :host, :pid,
         :version, :concurrency, 0, :quiet, :queues::text[], :tasks::text[],
         :succeeded, :failed, :execution_us
     from moment
     where :anyway or not lost
     on conflict (worker) do update set
-        lease_us = excluded.lease_us, expires_us = excluded.expires_us,
+        lease_us = excluded.lease_us,
+        expires_us = least(
+            excluded.renewed_us + excluded.lease_us,
+            greatest(excluded.expires_us, kept.expires_us)
+        ),
         renewed_us = excluded.renewed_us, host = excluded.host, pid = excluded.pid,
         version = excluded.version, concurrency = excluded.concurrency,
         quiet = excluded.quiet, queues = excluded.queues, tasks = excluded.tasks,

@@ -5,15 +5,17 @@
 -- Extends or begins a worker's lease, and releases jobs that it does not know it holds.
 -- Arguments: worker, length of the lease, the renewal as JSON text, by how much the clock was set
 -- forward, 1 if it lists the jobs it holds else 0, how many attempts succeeded, failed, and the time spent
--- in handlers, then job id and fence of each it holds.
+-- in handlers, when it was asked for, then job id and fence of each it holds.
 -- Answer: expiry, clock, 1 if there was no live lease, how many were released, 1 if there are more.
 -- needs: settle
 local HELD_MAX = 10000 -- jobs of one worker that are looked at
 local RELEASED_MAX = 1000 -- jobs that one script releases
 local worker, lease = ARGV[2], tonumber(ARGV[3])
-local now, expires = clock.now, clock.now + lease
+local now = clock.now
 
 local before = redis.call('ZSCORE', tag .. KEY.leases, worker)
+-- As `policies.lease.renewed_until_us` says.
+local expires = math.min(now + lease, math.max(tonumber(ARGV[10]) + lease, tonumber(before or 0)))
 local started, known = now, redis.call('HGET', tag .. KEY.workers, worker)
 local totals = {tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])}
 if known then
@@ -29,7 +31,7 @@ redis.call('HSET', tag .. KEY.workers, worker,
 
 local function unknown_to_worker()
   local held, found = {}, {}
-  for at = 10, #ARGV, 2 do
+  for at = 11, #ARGV, 2 do
     held[ARGV[at]] = tonumber(ARGV[at + 1])
   end
   for _, id in ipairs(redis.call('ZRANGE', tag .. KEY.held .. worker, 0, HELD_MAX - 1)) do
