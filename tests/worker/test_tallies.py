@@ -132,6 +132,30 @@ async def test_an_end_that_is_told_twice_is_counted_once() -> None:
     }
 
 
+async def test_an_end_whose_fetch_was_cancelled_with_its_answer_is_counted_once() -> None:
+    depot = Depot("memory://")
+
+    async with depot.consumer() as consumer:
+        await consumer.fetch(timeout=0)  # starts its runtime
+        runtime = consumer._runtime
+        assert runtime is not None
+        depot.submit("broken", payload=b'{"to":')
+        fetch = asyncio.create_task(consumer.fetch(timeout=PATIENCE_S))
+
+        def cancel(*_: object) -> None:
+            fetch.cancel()
+
+        runtime.settler.on_answered = cancel
+        with pytest.raises(asyncio.CancelledError):
+            await fetch
+        runtime.settler.on_answered = None
+    depot.close()
+
+    [series] = runtime.settler.tallies.totals()
+    assert ends(series) == {"dead": 1}
+    assert (runtime.counters.dead, runtime.counters.stale) == (1, 0)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 async def test_what_was_written_at_once_while_its_write_was_under_way_is_counted_once(
     *, fails: bool
@@ -171,6 +195,18 @@ def test_an_attempt_that_was_counted_counts_no_more(kind: SettlementKind, verdic
 
     assert counted_as(settlement, verdict) is not None
     assert counted_as(settlement, verdict, before=True) is None
+
+
+@pytest.mark.parametrize("counted", Counted)
+def test_a_worker_counts_every_word_that_an_attempt_counts_as(counted: Counted) -> None:
+    counters = WorkerCounters()
+
+    counters.count(counted, timed_out=True)
+
+    name = "succeeded" if counted is Counted.SUCCESS else str(counted)
+    failed = {"failed": 1, "timed_out": 1} if counted in {Counted.RETRIED, Counted.DEAD} else {}
+    counts = {name: getattr(counters, name) for name in WorkerCounters.__slots__}
+    assert {name: count for name, count in counts.items() if count} == {name: 1} | failed
 
 
 def test_unused_look_ahead_counts_as_nothing() -> None:

@@ -162,9 +162,9 @@ class ConsumerRuntime(Runtime):
         return job
 
     def _not_opened(self, attempt: Attempt) -> None:
-        """Give back a job that no caller receives; what is being written of it stays its end."""
+        """Give back a job that no caller receives, unless its end is, or is being, written."""
         settling = attempt.settling
-        if settling is not None and not settling.answer.done():
+        if settling is not None and (settling.counted or not settling.answer.done()):
             settling.withdrawn = False
         elif attempt.stage is Stage.RUNNING:
             attempt.settling = None  # no caller waits for its answer

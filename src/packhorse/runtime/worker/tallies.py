@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, assert_never
+from typing import Final
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
@@ -85,28 +85,12 @@ class WorkerCounters:
         self.execution_s = 0.0
 
     def count(self, counted: Counted, *, timed_out: bool) -> None:
-        """Count one attempt."""
-        match counted:
-            case Counted.SUCCESS:
-                self.succeeded += 1
-            case Counted.RETRIED:
-                self.retried += 1
-                self._count_failure(timed_out=timed_out)
-            case Counted.DEAD:
-                self.dead += 1
-                self._count_failure(timed_out=timed_out)
-            case Counted.CANCELLED:
-                self.cancelled += 1
-            case Counted.SNOOZED:
-                self.snoozed += 1
-            case Counted.LIMITED:
-                self.limited += 1
-            case Counted.RELEASED:
-                self.released += 1
-            case Counted.STALE:
-                self.stale += 1
-            case _:
-                assert_never(counted)
+        """Count one attempt, by the word that `counted_as` found for it."""
+        name = "succeeded" if counted is _SUCCESS else counted.value
+        setattr(self, name, getattr(self, name) + 1)
+        if counted in _FAILED:
+            self.failed += 1
+            self.timed_out += timed_out
 
     @property
     def totals(self) -> Totals:
@@ -121,10 +105,6 @@ class WorkerCounters:
         """Count jobs that died since their deadline had passed; `dead`: as dead ones, too."""
         self.dead += number * dead
         self.expired += number
-
-    def _count_failure(self, *, timed_out: bool) -> None:
-        self.failed += 1
-        self.timed_out += timed_out
 
     def report(
         self,
