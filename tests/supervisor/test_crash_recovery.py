@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 
 from packhorse import DeadReason, JobStatus
-from packhorse.core.clock import SystemChance
+from packhorse.core.clock import SECOND_US, SystemChance, SystemClock
 from packhorse.core.job import AttemptError, Job, JobOptions, JobRecord, NewJob, RetryRule
 from packhorse.core.lifecycle import Limits, rescue, settle
 from packhorse.core.outcome import Crashed
 from packhorse.core.policies.history import PART_KIND, decode_part
-from packhorse.core.settlement import SettlementKind
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import StoreUnavailable
 from packhorse.events import Event, EventBus
 from packhorse.runtime.supervisor import crash_recovery
@@ -30,10 +31,14 @@ from packhorse.runtime.supervisor.crash_recovery import (
 from packhorse.runtime.supervisor.messages import Hello, TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running
 from packhorse.runtime.supervisor.store_client import StoreClient
+from packhorse.stores import open_store
 from packhorse.stores.memory.store import MemoryStore
+from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, Renewal
 from packhorse.testing.virtual_clock import VirtualClock
+from tests.servers.urls import store_url_of
 from tests.supervisor.yard import PATIENCE_S
+from tests.unit.consumer_support import EVERY_STORE
 
 WORKER: Final = "anna"
 HELLO: Final = Hello(
@@ -53,6 +58,14 @@ HELLO: Final = Hello(
 )
 
 
+def claim(store: Store, count: int, *, quarantine: bool = False) -> tuple[Job, ...]:
+    store.run(store.leases.renew(Renewal(WORKER, 30_000_000)))
+    request = ClaimRequest(
+        WORKER, ("default",), ("work",), count, 300_000_000, quarantine=quarantine
+    )
+    return store.run(store.jobs.claim(request)).jobs
+
+
 class Scene:
     """A store, and the jobs a worker has claimed there."""
 
@@ -67,11 +80,7 @@ class Scene:
         self.jobs = self.claim(count)
 
     def claim(self, count: int, *, quarantine: bool = False) -> tuple[Job, ...]:
-        self.store.run(self.store.leases.renew(Renewal(WORKER, 30_000_000)))
-        request = ClaimRequest(
-            WORKER, ("default",), ("work",), count, 300_000_000, quarantine=quarantine
-        )
-        return self.store.run(self.store.jobs.claim(request)).jobs
+        return claim(self.store, count, quarantine=quarantine)
 
     def lose(self) -> None:
         """Have what is claimed lost with its worker, and due again."""
@@ -282,10 +291,11 @@ def test_a_last_renewal_that_arrives_late_does_not_hide_the_crash(
     assert scene.store.run(scene.store.leases.workers()) == ()
 
 
+@pytest.mark.parametrize("cause", [Cause.STUCK, Cause.CRASH, Cause.SHUTDOWN])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(("verb", "call"), [("settle", 2), ("orphans", 3), ("leave", 1)])
 async def test_a_store_that_fails_in_between_loses_no_event_and_no_count(
-    monkeypatch: pytest.MonkeyPatch, verb: str, call: int, moment: str
+    monkeypatch: pytest.MonkeyPatch, verb: str, call: int, moment: str, cause: Cause
 ) -> None:
     calls: list[tuple[str, str]] = []
 
@@ -302,19 +312,56 @@ async def test_a_store_that_fails_in_between_loses_no_event_and_no_count(
     death = Death(exit_code=None, signal=11, memory_mib=123.0, at=100.0, running=board)
     client, recovery, told = StoreClient("memory://"), CrashRecovery(SystemChance(1)), list[Event]()
     client._store = scene.store
-    recovery._bus.subscribe("job.timed_out", told.append)
+    for kind in ("timed_out", "failed", "released"):
+        recovery._bus.subscribe(f"job.{kind}", told.append)
 
-    recovery.begin(client, HELLO, death, Cause.STUCK)
+    recovery.begin(client, HELLO, death, cause)
     await recovery.ended(PATIENCE_S)
 
     assert calls.count((verb, moment)) > call
     assert [scene.counted(job)[0] for job in scene.jobs] == [1, 1, 1]
-    assert (len(told), recovery.settled.failed) == (3, 3)
+    assert (len(told), recovery.settled.failed) == (3, 0 if cause is Cause.SHUTDOWN else 3)
     counts = recovery.settled.series[0].outcomes
     page = scene.store.run(scene.store.records.records(PART_KIND, limit=10))
     parts = [decode_part(record.document) for record in page.records]
     assert [each.outcomes for part in parts for each in part.series] == [counts]
     client.close()
+
+
+@pytest.mark.parametrize("verdict", [Verdict.APPLIED, Verdict.CANCELLED, Verdict.EXPIRED])
+@pytest.mark.parametrize("kind", EVERY_STORE)
+def test_the_lost_answer_of_a_crash_is_found_in_the_history(
+    tmp_path: Path, kind: str, verdict: Verdict
+) -> None:
+    with store_url_of(kind, tmp_path) as url:
+        store = open_store(url)
+        soon_us = SystemClock().now_us() + SECOND_US  # sooner than the wait after a crash
+        deadline_us = soon_us if verdict is Verdict.EXPIRED else None
+        store.run(store.jobs.submit([NewJob("job", "work", b"{}", deadline_us=deadline_us)]))
+        [job] = claim(store, 1)
+        if verdict is Verdict.CANCELLED:
+            store.run(store.jobs.cancel("job"))
+        board = (Running(0, job.id, job.fence, 0.0, 200.0),)
+        death = Death(exit_code=None, signal=11, memory_mib=1.0, at=100.0, running=board)
+        known, again = Recovered(), Recovered()
+        recover_jobs(store, HELLO, death, Cause.CRASH, SystemChance(1), so_far=known)
+
+        again.settle(store, WORKER, known.jobs)
+
+        assert [each.verdict for each in known.jobs] == [verdict]
+        assert again.jobs == known.jobs
+        store.close()
+
+
+def test_a_crash_that_a_rescuer_was_faster_with_is_not_told_again() -> None:
+    scene = Scene(1)
+    decided = scene.recover(Cause.CRASH, [(scene.jobs[0], 200.0)])
+    late, so_far = Scene(1), Recovered()
+    late.lose()
+
+    so_far.settle(late.store, WORKER, decided)
+
+    assert so_far.jobs == []
 
 
 def test_what_became_of_jobs_is_counted_as_their_worker_would_have_counted_it() -> None:

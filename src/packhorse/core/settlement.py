@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Final, assert_never
 
 import msgspec
 
-from packhorse.core.job import AttemptError, DeadReason, JobStatus
+from packhorse.core.job import AttemptError, AttemptRecord, DeadReason, JobStatus
 
 #: The error code of an attempt whose settlement the store can never hold.
 _STORE_REFUSED: Final = "STORE_REFUSED"
@@ -119,6 +120,23 @@ def counted_as(settlement: Settlement, verdict: Verdict, *, before: bool = False
             dead = settlement.dead_reason is not None or verdict is Verdict.EXPIRED
             return Counted.DEAD if dead else Counted.RETRIED
     assert_never(kind)
+
+
+def rescued_before(
+    settlement: Settlement, worker: str, history: Sequence[AttemptRecord]
+) -> Verdict:
+    """Answer a rescue that is sent again, and called stale: stores do not remember rescues.
+
+    That it was written shows in the job's history. Stale is one that others were faster with: they
+    have other words for it.
+    """
+    written = [each for each in history if (each.worker, each.error) == (worker, settlement.error)]
+    if settlement.kind is not SettlementKind.RESCUED or not written:
+        return Verdict.STALE
+    if written[-1].status is JobStatus.CANCELLED:
+        return Verdict.CANCELLED
+    as_decided = written[-1].will_retry or settlement.dead_reason is not None
+    return Verdict.APPLIED if as_decided else Verdict.EXPIRED
 
 
 def timed_out(settlement: Settlement) -> bool:

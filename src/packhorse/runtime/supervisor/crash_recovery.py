@@ -42,6 +42,7 @@ from packhorse.core.settlement import (
     SettlementKind,
     Verdict,
     counted_as,
+    rescued_before,
     timed_out,
 )
 from packhorse.events import (
@@ -151,14 +152,14 @@ class Recovered:
     unanswered: list[RecoveredJob] = field(default_factory=list)  #: it may have been written
     kept: bool = False  #: the history has them
 
-    def settle(self, store: Store, jobs: Sequence[RecoveredJob]) -> None:
-        """Write what was decided; a settlement that is sent twice is written once.
-
-        Of a crash a store does not say that it was written before: that one counts as a rescue
-        by others, who have counted it.
-        """
+    def settle(self, store: Store, worker: str, jobs: Sequence[RecoveredJob]) -> None:
+        """Write what was decided; a settlement that is sent twice is written once."""
         self.unanswered = list(jobs)
-        verdicts = store.run(store.jobs.settle([each.settlement for each in jobs]))
+        verdicts = [*store.run(store.jobs.settle([each.settlement for each in jobs]))]
+        for at, job in enumerate(jobs):
+            if verdicts[at] is Verdict.STALE:  # also of a crash that was written before
+                history = store.run(store.inspection.history(job.settlement.job_id))
+                verdicts[at] = rescued_before(job.settlement, worker, history)
         self.unanswered = []
         pairs = zip(jobs, verdicts, strict=True)
         self.jobs += [replace(job, verdict=it) for job, it in pairs if it is not Verdict.STALE]
@@ -170,7 +171,7 @@ def recover_jobs(
     """Settle all that a dead worker holds, and remove the worker. May be called again."""
     decisions = _Decisions(store, hello, death, cause, chance)
     if so_far.unanswered:
-        so_far.settle(store, so_far.unanswered)
+        so_far.settle(store, hello.worker, so_far.unanswered)
     empty_reads = _EMPTY_READS if death.running else 1
     for _ in range(_BATCHES_MAX):
         orphans = _orphans(store, hello)
@@ -179,7 +180,7 @@ def recover_jobs(
             if not empty_reads:
                 break
             continue
-        so_far.settle(store, [decisions.decide(each) for each in orphans])
+        so_far.settle(store, hello.worker, [decisions.decide(each) for each in orphans])
     if not so_far.kept:
         keep_lost(store, hello.worker, _series_of(so_far.jobs))
         so_far.kept = True
