@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from collections.abc import AsyncIterator
 from pathlib import Path
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
@@ -72,6 +74,23 @@ def test_show_tells_all_of_one(scheduled: Project) -> None:
     assert document["state"] == "active"
     assert document["task"] == "report"
     assert len(document["fires"]) == 1
+
+
+@pytest.mark.usefixtures("app")
+def test_a_schedule_whose_time_zone_is_not_known_here_is_shown_with_the_others(
+    scheduled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = scheduled.run("schedules", "list")
+
+    def unknown(name: str) -> None:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", unknown)
+    listed = scheduled.run("schedules", "list", "--url", "sqlite:///jobs.db")
+    shown = scheduled.run("schedules", "show", "nightly", "--url", "sqlite:///jobs.db")
+
+    assert listed.stdout == known.stdout
+    assert "there is no time zone 'Europe/Berlin'" in shown.stdout
 
 
 @pytest.mark.usefixtures("app")

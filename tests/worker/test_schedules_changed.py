@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import zoneinfo
 from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 
 from packhorse import Packhorse, ScheduleNotFound
-from packhorse.core.clock import SECOND_US
+from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.records import Put
 from packhorse.core.schedules import read_schedule, schedule_id
@@ -262,6 +265,39 @@ async def test_a_schedule_of_a_newer_release_is_left_alone(packhorse_app: TestAp
     kept = await store.arun(store.records.record(schedule_id("foreign")))
     assert kept is not None
     assert kept.document == foreign.document
+
+
+async def test_a_schedule_that_cannot_be_read_here_hides_no_other(
+    packhorse_app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = Ran(packhorse_app)
+    far: dict[str, Any] = {"cron": "*/9 * * * *", "timezone": "Europe/Berlin"}
+    packhorse_app.schedule("far", ran.report.call(), **far)
+    packhorse_app.schedule("near", ran.report.call(), every="1h")
+    store, now_us = packhorse_app.store, packhorse_app.clock.now_us()
+    foreign = Put(schedule_id("foreign"), b'{"another": "shape"}', 0, order=now_us)
+    await ran.ticker("w").run_once()
+    await store.arun(store.records.change((foreign,)))
+    before = await packhorse_app.schedules.aall()
+
+    def unknown(name: str) -> None:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", unknown)  # this system lacks the time zone
+    found = await packhorse_app.schedules.aall()
+
+    assert found == before
+    assert [(each.name, each.state) for each in found] == [
+        *(("far", "active"), ("foreign", "unreadable"), ("near", "active"))
+    ]
+    assert found[0].next_at == MIDNIGHT + timedelta(minutes=9)
+    assert "Europe/Berlin" in found[0].words
+    assert found[1].next_at == to_datetime(now_us)
+    assert (await packhorse_app.schedules.aget("far")) == found[0]
+    with pytest.raises(ConfigError, match="'foreign' cannot be read by this release"):
+        await packhorse_app.schedules.apause("foreign")
+    with pytest.raises(ConfigError, match="no time zone 'Europe/Berlin'"):
+        await packhorse_app.schedules.afires("far")
 
 
 def test_a_document_reads_back_as_it_was(packhorse_app: TestApp) -> None:

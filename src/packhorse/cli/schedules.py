@@ -24,6 +24,7 @@ from packhorse.cli.output import (
 )
 from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.core.durations import span_text
+from packhorse.errors import ConfigError
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -90,12 +91,20 @@ def show_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
             ("jitter", span_text(timing.jitter_us) if timing.jitter_us else None),
             ("task", found.task),
             ("queue", found.queue),
-            ("next", [one_line(moment) for moment in app.schedules.fires(name, 3)]),
+            ("next", _coming(app, found)),
         ]
     )
     if _state(found).startswith("overdue"):
         note("It is overdue: see with 'packhorse workers list' whether a worker runs.")
     _print_fires(app, found, limit=5)
+
+
+def _coming(app: Packhorse, schedule: ScheduleInfo) -> object:
+    """Return its next fires, or the stored one if this process cannot compute them."""
+    try:
+        return [one_line(moment) for moment in app.schedules.fires(schedule.name, 3)]
+    except ConfigError as error:
+        return f"{one_line(schedule.next_at)}; {error}"
 
 
 @schedules.command("next")

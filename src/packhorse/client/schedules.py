@@ -89,7 +89,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule and its present state."""
 
     name: str
-    state: str  #: `active`, `paused`, `retired` or `over`
+    state: str  #: `active`, `paused`, `retired`, `over`; `unreadable`: not to this release
     words: str  #: when it fires: `at 03:00 every day, Europe/Berlin`
     task: str
     queue: str
@@ -237,15 +237,14 @@ class Schedules:
 
     def _all(self) -> Asking[list[ScheduleInfo]]:
         page = yield from all_records(self._connection.store.records, SCHEDULE_KIND)
-        return [_info(read_schedule(record.document), page.now_us) for record in page.records]
+        return [_info(record, page.now_us) for record in page.records]
 
     def _get(self, name: str) -> Asking[ScheduleInfo]:
-        record, now_us = yield from self._read(name)
-        return _info(read_schedule(record.document), now_us)
+        return _info(*(yield from self._read(name)))
 
     def _fires(self, name: str, count: int) -> Asking[list[datetime]]:
         record, now_us = yield from self._read(name)
-        schedule = read_schedule(record.document)
+        schedule = _document(record)
         if schedule.next_us is None:
             return []
         coming = fires_after(schedule.effective, schedule.anchor_us, max(schedule.last_us, now_us))
@@ -278,7 +277,7 @@ class Schedules:
         """
         for _ in range(_TRIES):
             record, now_us = yield from self._read(name)
-            schedule, jobs = change(read_schedule(record.document), now_us)
+            schedule, jobs = change(_document(record), now_us)
             put = put_schedule(schedule, record.version)
             changed: Changed = yield self._connection.store.records.change((put,), jobs=jobs)
             if changed.applied:
@@ -299,20 +298,44 @@ class _ScheduleChange(Protocol):
     ) -> tuple[ScheduleDocument, tuple[Any, ...]]: ...
 
 
-def _info(schedule: ScheduleDocument, now_us: int) -> ScheduleInfo:
-    timing, next_us = schedule.effective, schedule.next_us
+def _info(record: Record, now_us: int) -> ScheduleInfo:
+    """Describe a schedule; what cannot be read here must not hide the others.
+
+    The next fire is the stored one: this process may lack the schedule's time zone.
+    """
+    next_us = record.order
+    due: dict[str, Any] = {
+        "next_at": None if next_us is None else to_datetime(next_us),
+        "overdue_s": 0.0 if next_us is None else max(0, now_us - next_us) / 1_000_000,
+    }
+    try:
+        schedule = _document(record)
+        timing = schedule.effective
+        words = timing_words(timing)
+    except Exception as error:  # noqa: BLE001 - what another release declared may do anything
+        unknown: dict[str, Any] = {"task": "", "queue": "", "timing": Timing()}
+        name, words = record.id.key, str(error)
+        return ScheduleInfo(name=name, state="unreadable", words=words, **unknown, **due)
     return ScheduleInfo(
         name=schedule.name,
-        state=schedule.state,
-        words=timing_words(timing),
+        state=schedule.state(next_us),
+        words=words,
         task=schedule.job.task,
         queue=schedule.job.queue,
         timing=timing,
         changed=tuple(name.removesuffix("_us") for name in schedule.changed),
-        next_at=None if next_us is None else to_datetime(next_us),
-        overdue_s=0.0 if next_us is None else max(0, now_us - next_us) / 1_000_000,
         fires=schedule.fires,
+        **due,
     )
+
+
+def _document(record: Record) -> ScheduleDocument:
+    try:
+        return read_schedule(record.document)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"schedule {record.id.key!r} cannot be read by this release: {error}"
+        ) from error
 
 
 def _changes(options: Mapping[str, Any], where: str) -> dict[str, Any] | None:

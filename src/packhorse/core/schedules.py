@@ -88,14 +88,13 @@ class ScheduleDocument(Declared, frozen=True, omit_defaults=True):
             return self.timing
         return msgspec.convert({**msgspec.to_builtins(self.timing), **self.changed}, Timing)
 
-    @property
-    def state(self) -> str:
-        """One word: `active`, `paused`, `retired` or `over`."""
+    def state(self, next_us: int | None) -> str:
+        """One word: `active`, `paused`, `retired`, or `over` if there is no next fire."""
         if self.retired_us is not None:
             return "retired"
         if self.paused_us is not None:
             return "paused"
-        return "over" if self.next_us is None else "active"
+        return "over" if next_us is None else "active"
 
     @property
     def next_us(self) -> int | None:
