@@ -10,6 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from packhorse import NeedsHuman
 from packhorse.client.operations import OperationAction, Operations
 from packhorse.core.access import Permission
 from packhorse.stores.requests import JobFilter, Renewal
@@ -62,6 +63,24 @@ async def page(web: Web, path: str, **more: Any) -> Got:
 async def form(web: Web, path: str, text: str = "", **more: Any) -> Got:
     kind = {"content_type": "application/x-www-form-urlencoded"}
     return await web.ask("POST", path, raw=text.encode(), **kind, **more)
+
+
+async def test_what_waits_for_a_person_is_told_as_that(web: Web) -> None:
+    assert isinstance(web.app, TestApp)
+
+    @web.app.task(queue="letters")
+    def ask() -> None:
+        raise NeedsHuman("may it go?")
+
+    job = await ask.aenqueue()
+    await web.app.arun_for("1s")
+
+    for path in ("/", "/queues"):
+        shown = (await page(web, path)).body.decode()
+        assert "and 1 waiting for a person, a signal or the end of a sleep" in shown, path
+    shown = (await page(web, f"/jobs/{job.id}")).body.decode()
+    assert "it waits for a person to decide" in shown
+    assert "may it go?" in shown
 
 
 async def test_every_page_is_shown_without_secrets(web: Web) -> None:
