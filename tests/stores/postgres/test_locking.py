@@ -307,3 +307,48 @@ def test_progress_is_noted_in_the_order_in_which_settlements_lock_their_jobs(
         settling.rollback()
 
         assert noted.result(PATIENCE_S) == (Verdict.APPLIED, Verdict.STALE, Verdict.APPLIED)
+
+
+def _keyed(name: str, *, unique: str | None = None, idempotency: str | None = None) -> NewJob:
+    return NewJob(
+        name,
+        "free",
+        b"1",
+        "plain",
+        unique=None if unique is None else UniqueRule(unique),
+        idempotency=None
+        if idempotency is None
+        else IdempotencyRule(idempotency, "digest", 60_000_000),
+    )
+
+
+@pytest.mark.parametrize(
+    "wanting",
+    [
+        [_keyed("c", unique="v"), _keyed("d", unique="u")],
+        [_keyed("c", idempotency="j"), _keyed("d", unique="u")],
+        [_keyed("c", unique="u", idempotency="j")],
+    ],
+    ids=["unique keys", "keys of both kinds", "both keys of one job"],
+)
+@pytest.mark.parametrize("by", ["submit", "change"])
+def test_holders_of_keys_are_locked_in_the_order_in_which_settlements_lock_their_jobs(
+    url: str, store: PostgresStore, wanting: list[NewJob], by: str
+) -> None:
+    """Else two submits, or one and a settlement, may each hold a job that the other waits for."""
+    holders = [_keyed("a", unique="u", idempotency="i"), _keyed("b", unique="v", idempotency="j")]
+    store.run(store.jobs.submit(holders))
+    plan: Any = store.jobs.submit(wanting)
+    if by == "change":
+        plan = store.records.change((), jobs=wanting)
+    jobs = f'"{store._settings.schema}".jobs'
+    conninfo = PostgresSettings.from_url(url).conninfo
+    with psycopg.connect(conninfo) as settling, ThreadPoolExecutor(1) as threads:
+        settling.execute(f"select from {jobs} where id = 'a' for update".encode())
+        submitted = threads.submit(store.run, plan)
+        until(lambda: waiting_for_locks(url, store._settings.schema))
+        settling.execute(f"select from {jobs} where id = 'b' for update nowait".encode())
+        settling.rollback()
+
+        submitted.result(PATIENCE_S)
+    assert ask(url, f"select count(*) from {jobs}") == [(2,)]

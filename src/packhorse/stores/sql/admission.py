@@ -73,7 +73,7 @@ def submit_general(
     queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
     drops = any(row.drops for row in queues.values())
     keyed = [job for job in jobs if is_keyed(job)]
-    if keyed and (drops or not (yield from never_taken(dialect, keyed))):
+    if keyed and (not (yield from never_taken(dialect, keyed)) or drops):
         answers: tuple[Submitted, ...] = yield from _one_by_one(dialect, jobs, level)
         return answers
     answers = yield from store_all(dialect, jobs, queues, level)
@@ -127,6 +127,7 @@ def admit_each(
 ) -> Steps[tuple[Submitted | RefusedJob, ...]]:
     """Store each job that only depth or a closed queue would refuse; see `RecordStore.change`."""
     answers: list[tuple[str, bool] | RefusedJob] = []
+    yield from never_taken(dialect, [job for job in jobs if is_keyed(job)])  # locks in order
     for keyed, group in groupby(jobs, key=is_keyed):
         if not keyed:
             answers += yield from _admit_together(dialect, list(group), level)

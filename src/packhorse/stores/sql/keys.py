@@ -92,17 +92,21 @@ def take_keys(
 
 
 def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
-    """Whether no job ever took a key of these jobs, and no two of them share one."""
+    """Whether no job ever took a key of these jobs, and no two of them share one.
+
+    Lock the jobs that took them, if there are several, in the order in which settlements do.
+    """
     wanted = [key for job in jobs for key in keys_wanted(job)]
-    if len(wanted) > len(set(wanted)):
-        return False
     alike: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for kind, (tenant, task, key) in wanted:
+    for kind, (tenant, task, key) in dict.fromkeys(wanted):
         alike[kind, tenant, task].append(key)
+    takers: set[int] = set()
     for where, keys in alike.items():
-        if (yield Rows(dialect.sql("keys_taken"), (*where, dialect.many(keys)))):
-            return False
-    return True
+        rows = yield Rows(dialect.sql("keys_taken"), (*where, dialect.many(keys)))
+        takers.update(seq for (seq,) in rows)
+    if len(takers) > 1:
+        yield Rows(dialect.sql("takers_lock"), (dialect.many(list(takers)),))
+    return not takers and len(wanted) == len(set(wanted))
 
 
 def take_new_keys(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:

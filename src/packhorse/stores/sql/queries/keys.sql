@@ -12,8 +12,13 @@ select ?, ?, ?, ?, seq from {jobs} where id = ?
 on conflict (kind, tenant, task, key) do update set seq = excluded.seq
 
 -- name: keys_taken
--- Whether a job ever took one of these keys.
-select 1 from {keys} where kind = ? and tenant = ? and task = ? and key {in_texts ?} limit 1
+-- The jobs that last took these keys.
+select seq from {keys} where kind = ? and tenant = ? and task = ? and key {in_texts ?}
+
+-- name: takers_lock
+-- Lock jobs in order of id, as settlements do; an expression, so that no index is read for the order.
+select id from {jobs} as job where seq {in_numbers ?} order by id || ''
+{lock job}
 
 -- name: payload_replace
 -- Give a waiting holder the payload of a new job.
