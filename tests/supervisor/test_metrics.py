@@ -63,7 +63,7 @@ def test_failures_retries_deaths_timeouts_and_durations_are_counted(yard: Yard) 
     assert yard.stop(parent) == 0
 
 
-@pytest.mark.req("S3-34")
+@pytest.mark.req("S3-34", "S3-38")
 def test_retries_cancellations_and_jobs_past_their_deadline_have_counters_of_their_own(
     yard: Yard,
 ) -> None:

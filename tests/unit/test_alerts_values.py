@@ -39,6 +39,7 @@ def queue(name: str, ready_us: int | None, **counts: int) -> Counts:
     return Counts(name, by_status, {} if ready_us is None else {0: ready_us})
 
 
+@pytest.mark.req("S3-38")
 @pytest.mark.parametrize(
     ("name", "of", "value"),
     [
@@ -70,6 +71,7 @@ def test_a_measure_is_of_one_queue_or_of_all(name: str, of: str, value: float) -
     assert _value(name, of, seen) == value
 
 
+@pytest.mark.req("S3-38")
 def test_the_rate_of_failures_is_of_what_was_done_since() -> None:
     alert, state = cast("Any", SimpleNamespace(over_us=100 * SECOND_US)), AlertState()
     looks = [

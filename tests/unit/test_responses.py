@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -81,6 +82,7 @@ def test_every_status_of_the_protocol_is_in_the_table() -> None:
 def test_every_attempt_has_an_answer_with_its_number(app: Packhorse) -> None:
     @app.task(contract=Contract(worker_id="counter"), retry=SOON)
     def count() -> WorkerResponse:
+        time.sleep(0.02)
         error = AnswerError(code="not_yet", message="try again")
         answers = [
             WorkerResponse(status=AnswerStatus.RETRYABLE_ERROR, error=error, outputs={"so_far": 1}),
@@ -103,6 +105,7 @@ def test_every_attempt_has_an_answer_with_its_number(app: Packhorse) -> None:
     assert wire.pop("observability")["log_fields"] == {"worker_id": "counter"}
     assert wire == {"status": "ok", "outputs": {"total": 2}, "logs": [], "artifacts": []}
     assert [answer_of(job, number).observability.attempt for number in (1, 2)] == [1, 2]
+    assert all(20 <= one.observability.duration_ms < 20_000 for one in (first, last))
 
 
 @pytest.mark.req("S0-26", "S0-34")

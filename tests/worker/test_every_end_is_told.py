@@ -145,7 +145,7 @@ WAYS: tuple[Callable[[Yard], Awaitable[None]], ...] = (
 )
 
 
-@pytest.mark.req("S3-32", "S0-30", "S4-22")
+@pytest.mark.req("S3-32", "S0-30", "S4-19", "S4-22")
 async def test_every_event_about_a_job_says_whose_it_is_and_who_tells() -> None:
     told: list[Event] = []
     for way in WAYS:
@@ -167,6 +167,7 @@ async def test_every_event_about_a_job_says_whose_it_is_and_who_tells() -> None:
     for event in [event for event in about if isinstance(event, JobEnded)]:
         assert event.status, event
         assert event.attempt > 0 or event.name == "job.dead", event
+        assert event.attempt == 0 or event.duration_ms > 0, event
 
 
 # ---------------------------------------------------------------------------------- lost workers

@@ -272,9 +272,9 @@ async def test_what_a_job_puts_into_context_variables_the_next_does_not_see(yard
 
     yard.task(on_the_loop)
     yard.task(in_a_thread)
-    for _ in range(20):
-        yard.submit("on_the_loop")
-        yard.submit("in_a_thread")
+    for kinds in (["on_the_loop"], ["in_a_thread"], ["on_the_loop", "in_a_thread"]):
+        for name in kinds * 10:
+            yard.submit(name)
 
     await yard.burst(concurrency=1)
 
