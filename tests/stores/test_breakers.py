@@ -245,6 +245,7 @@ def test_failures_at_the_same_time_are_all_counted(fleet: list[Member]) -> None:
     assert refused(fleet[0]).name == "stripe"
 
 
+@pytest.mark.req("S3-31")
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 def test_a_job_that_meets_an_open_breaker_waits_and_uses_up_nothing(
     new_app: NewApp, kind: str

@@ -13,6 +13,7 @@ import pytest
 
 from packhorse import (
     ConfigError,
+    Contract,
     DeadReason,
     JobConflict,
     JobStatus,
@@ -242,6 +243,18 @@ async def test_the_deadline_shortens_the_time_an_attempt_has(depot: Depot) -> No
 
     assert 0 < hurried.timeout <= 5
     assert patient.timeout == 60
+
+
+@pytest.mark.req("S0-9")
+async def test_a_contract_shortens_the_time_of_a_job_that_asks_for_more(depot: Depot) -> None:
+    @depot.app.task(queue="mail", contract=Contract(timeout=5))
+    def send(to: str) -> None:
+        raise NotImplementedError
+
+    depot.submit("greedy", timeout_us=3600 * SECOND_US)
+
+    async with depot.consumer() as consumer:
+        assert (await fetched(consumer)).timeout == 5
 
 
 # ------------------------------------------------------------------------------------- bare ids
