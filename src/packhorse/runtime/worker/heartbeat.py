@@ -316,10 +316,7 @@ class Heartbeat:
         self._begun, self._lost = True, False
 
     def _read_clock(self, reading: ClockReading) -> None:
-        """Renew, and have hold limits moved, if the store's clock was set forward.
-
-        The renewal was counted from what it said before.
-        """
+        """Renew, and have hold limits moved, if the store's clock was set forward."""
         before, self._reading = self._reading, reading
         step_us = 0 if before is None else stepped_us(before, reading)
         if step_us > 0:

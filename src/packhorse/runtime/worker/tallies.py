@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
@@ -106,25 +106,10 @@ class WorkerCounters:
         self.dead += number * dead
         self.expired += number
 
-    def report(
-        self,
-        *,
-        worker: str,
-        name: str,
-        uptime_s: float,
-        abandoned: int,
-        problem: str | None,
-    ) -> WorkerReport:
-        """The counts as a value."""
-        counts = {slot: getattr(self, slot) for slot in self.__slots__}
-        return WorkerReport(
-            worker=worker,
-            name=name,
-            uptime_s=uptime_s,
-            abandoned=abandoned,
-            problem=problem,
-            **counts,
-        )
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts by their names, which are those of a report."""
+        return {slot: getattr(self, slot) for slot in self.__slots__}
 
 
 class _Tally:

@@ -113,12 +113,13 @@ class Worker:
                 abandoned=runtime.abandoned,
             )
         )
-        return runtime.counters.report(
+        return WorkerReport(
             worker=self.id,
             name=self._options.name,
             uptime_s=self._env.clock.monotonic() - began,
             abandoned=runtime.abandoned,
             problem=runtime.problem,
+            **runtime.counters.counts,
         )
 
     def _services(self, context: ServiceContext) -> tuple[Subscribers, *tuple[Service, ...]]:

@@ -29,9 +29,8 @@ renewed as (
     where :anyway or not lost
     on conflict (worker) do update set
         lease_us = excluded.lease_us,
-        expires_us = least(
-            excluded.renewed_us + excluded.lease_us,
-            greatest(excluded.expires_us, kept.expires_us)
+        expires_us = least(  -- as `policies.lease.renewed_until_us` says
+            excluded.renewed_us + excluded.lease_us, greatest(excluded.expires_us, kept.expires_us)
         ),
         renewed_us = excluded.renewed_us, host = excluded.host, pid = excluded.pid,
         version = excluded.version, concurrency = excluded.concurrency,
