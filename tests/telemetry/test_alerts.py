@@ -17,6 +17,7 @@ import pytest
 
 from packhorse import ConfigError, Packhorse, RetryPolicy
 from packhorse.alerts import (
+    RULE_KIND,
     AlertNotice,
     Slack,
     Webhook,
@@ -29,6 +30,7 @@ from packhorse.alerts import (
 from packhorse.client import alerts as client_alerts
 from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.core.policies.alerts import AlertBound, AlertRule, AlertState, judged
+from packhorse.core.policies.records import Put, RecordId
 from packhorse.runtime.services.alerts import AlertWatch
 from packhorse.runtime.services.service import ServiceContext
 from tests.stores.conftest import new_app, store_kind, store_url
@@ -165,6 +167,25 @@ def test_a_rule_that_an_operator_wrote_down_is_judged_and_told_by_any_app(
     app.alerts.remove("waiting")
     look(app)
     assert app.alerts.all() == ()
+
+
+def test_a_rule_that_cannot_be_read_here_hides_no_other(
+    new_app: Callable[[], Packhorse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = new_app()
+    app.store.migrate()
+    for name in ("mailed", "posted"):
+        to = "mailto:ops@example.com" if name == "mailed" else "https://example.com"
+        app.alerts.add(name, "depth >= 1", to=[to])
+    foreign = Put(RecordId(RULE_KIND, "", "foreign"), b'{"another": "shape"}')
+    app.store.run(app.store.records.change((foreign,)))
+    monkeypatch.setenv("PACKHORSE_SMTP", "this is no server")
+
+    found = app.alerts.all()
+
+    assert [(one.name, one.condition) for one in found] == [
+        *(("foreign", ""), ("mailed", ""), ("posted", "depth >= 1"))
+    ]
 
 
 async def test_a_worker_looks_by_itself_and_tells_a_function(

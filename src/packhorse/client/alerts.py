@@ -35,7 +35,7 @@ from packhorse.core.clock import to_datetime
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import name_text
 from packhorse.core.policies.alerts import AlertRule, AlertState, read_state
-from packhorse.core.policies.records import Put, RecordId, Remove
+from packhorse.core.policies.records import Put, Record, RecordId, Remove
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
 from packhorse.runtime.services.alerts import notice_jobs
@@ -58,7 +58,7 @@ class AlertInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str  #: `firing`, `pending`, `fine`, or `unknown` before the first look
-    condition: str = ""  #: empty for one that this app does not declare
+    condition: str = ""  #: empty for one that this app does not declare, or cannot read
     queue: str = ""
     source: str = ""  #: `code` or `store`, where its rule stands; empty if neither here
     value: float | None = None  #: as it was last measured
@@ -235,8 +235,7 @@ class Alerts:
         page = yield from all_records(self._records, ALERT_KIND)
         states = {record.id.key: read_state(record.document) for record in page.records}
         kept = yield from all_records(self._records, RULE_KIND)
-        rules = {record.id.key: read_rule(record.document) for record in kept.records}
-        written = {name: rule.declaration(name) for name, rule in rules.items()}
+        written = {record.id.key: _readable(record) for record in kept.records}
         every = {**written, **self._declared}
         return tuple(
             _info(name, every.get(name), states.get(name), page.now_us)
@@ -304,6 +303,14 @@ class Alerts:
     @property
     def _records(self) -> RecordStore:
         return self._connection.store.records
+
+
+def _readable(record: Record) -> AlertDeclaration | None:
+    """Read a stored rule; None if this process cannot, which must not hide the other alerts."""
+    try:
+        return read_rule(record.document).declaration(record.id.key)
+    except (ConfigError, msgspec.DecodeError):
+        return None
 
 
 def _info(
