@@ -294,7 +294,7 @@ async def test_a_schedule_that_cannot_be_read_here_hides_no_other(
     assert "Europe/Berlin" in found[0].words
     assert found[1].next_at == to_datetime(now_us)
     assert (await packhorse_app.schedules.aget("far")) == found[0]
-    with pytest.raises(ConfigError, match="'foreign' cannot be read by this release"):
+    with pytest.raises(ConfigError, match="'foreign' cannot be read here"):
         await packhorse_app.schedules.apause("foreign")
     with pytest.raises(ConfigError, match="no time zone 'Europe/Berlin'"):
         await packhorse_app.schedules.afires("far")

@@ -299,10 +299,7 @@ class _ScheduleChange(Protocol):
 
 
 def _info(record: Record, now_us: int) -> ScheduleInfo:
-    """Describe a schedule; what cannot be read here must not hide the others.
-
-    The next fire is the stored one: this process may lack the schedule's time zone.
-    """
+    """Describe a schedule; its next fire is the stored one: its time zone may be missing here."""
     next_us = record.order
     due: dict[str, Any] = {
         "next_at": None if next_us is None else to_datetime(next_us),
@@ -312,10 +309,9 @@ def _info(record: Record, now_us: int) -> ScheduleInfo:
         schedule = _document(record)
         timing = schedule.effective
         words = timing_words(timing)
-    except Exception as error:  # noqa: BLE001 - what another release declared may do anything
-        unknown: dict[str, Any] = {"task": "", "queue": "", "timing": Timing()}
-        name, words = record.id.key, str(error)
-        return ScheduleInfo(name=name, state="unreadable", words=words, **unknown, **due)
+    except Exception as error:  # noqa: BLE001 - no release's schedule must hide the others
+        unknown: dict[str, Any] = {"words": str(error), "task": "", "queue": "", "timing": Timing()}
+        return ScheduleInfo(name=record.id.key, state="unreadable", **unknown, **due)
     return ScheduleInfo(
         name=schedule.name,
         state=schedule.state(next_us),
@@ -333,9 +329,7 @@ def _document(record: Record) -> ScheduleDocument:
     try:
         return read_schedule(record.document)
     except msgspec.DecodeError as error:
-        raise ConfigError(
-            f"schedule {record.id.key!r} cannot be read by this release: {error}"
-        ) from error
+        raise ConfigError(f"schedule {record.id.key!r} cannot be read here: {error}") from error
 
 
 def _changes(options: Mapping[str, Any], where: str) -> dict[str, Any] | None:

@@ -125,10 +125,9 @@ def counted_as(settlement: Settlement, verdict: Verdict, *, before: bool = False
 def rescued_before(
     settlement: Settlement, worker: str, history: Sequence[AttemptRecord]
 ) -> Verdict:
-    """Answer a rescue that is sent again, and called stale: stores do not remember rescues.
+    """Answer a rescue that is sent again, and called stale, since stores do not remember rescues.
 
-    That it was written shows in the job's history. Stale is one that others were faster with: they
-    have other words for it.
+    That it was written shows in the history, in its own words; others were faster if not.
     """
     written = [each for each in history if (each.worker, each.error) == (worker, settlement.error)]
     if settlement.kind is not SettlementKind.RESCUED or not written:
