@@ -335,7 +335,7 @@ def test_the_lost_answer_of_a_crash_is_found_in_the_history(
 ) -> None:
     with store_url_of(kind, tmp_path) as url:
         store = open_store(url)
-        soon_us = SystemClock().now_us() + SECOND_US  # sooner than the wait after a crash
+        soon_us = SystemClock().now_us() + 19 * SECOND_US // 10  # a crash waits for two seconds
         deadline_us = soon_us if verdict is Verdict.EXPIRED else None
         store.run(store.jobs.submit([NewJob("job", "work", b"{}", deadline_us=deadline_us)]))
         [job] = claim(store, 1)
