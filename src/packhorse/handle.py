@@ -12,11 +12,19 @@ import msgspec
 from packhorse import events
 from packhorse.artifacts import Artifact, artifacts_of, result_artifact, with_artifacts
 from packhorse.client.connection import Connection
-from packhorse.client.replies import Decision, cancelled, forgotten, redriven, signal_to, signalled
+from packhorse.client.replies import (
+    cancelled,
+    consent_of,
+    forgotten,
+    redriven,
+    signal_text,
+    signalled,
+)
 from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
-from packhorse.core.approvals import APPROVED, DECLINED
+from packhorse.core.approvals import APPROVED, DECLINED, answer_of
 from packhorse.core.clock import SECOND_US
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import (
     Explanation,
@@ -38,11 +46,13 @@ from packhorse.core.responses import response_of
 from packhorse.core.sealing import require_open
 from packhorse.errors import JobCancelled, JobConflict, JobDead, JobNotFound, StoreError, UsageError
 from packhorse.protocol import Task, TaskExecutionResult, WorkerResponse
+from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.intake import IntakeRequest
 from packhorse.stores.plan import Asking, Plan
 from packhorse.stores.protocol import Store
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
@@ -66,119 +76,138 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, deduplicated={self.deduplicated!r})"
 
-    def status(self) -> JobStatus:
+    @blocking
+    def status(self) -> Asking[JobStatus]:
         """Return the job's status as it is now."""
-        return self.connection.drive(self._record()).status
+        return (yield from self._record()).status
 
-    async def astatus(self) -> JobStatus:
-        """As `status`, without blocking the event loop."""
-        return (await self.connection.adrive(self._record())).status
+    astatus = awaited(status)
 
-    def info(self) -> JobInfo:
+    @blocking
+    def info(self) -> Asking[JobInfo]:
         """Return everything the store knows of the job."""
-        return job_info(*self.connection.drive(self._kept()))
+        return job_info(*(yield from self._kept()))
 
-    async def ainfo(self) -> JobInfo:
-        """As `info`, without blocking the event loop."""
-        return job_info(*await self.connection.adrive(self._kept()))
+    ainfo = awaited(info)
 
-    def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
+    @blocking
+    def signal(
+        self, name: str, value: Any = None, *, idempotency_key: str | None = None
+    ) -> Asking[None]:
         """Send the job a signal for `ctx.wait_for(name)`; it may come before the wait.
 
         Raises `JobConflict` if the job has finished. A signal sent again with the same key is the
         same signal.
         """
-        send = signal_to(self.id, self.tenant, name, value, idempotency_key)
-        signalled(self.id, name, self.connection.run(send))
+        text, delivery = signal_text(name, value, idempotency_key)
+        answer: DeliverAnswer = yield self.connection.store.attachments.deliver(
+            self.id, name, text, tenant=self.tenant, delivery=delivery
+        )
+        signalled(self.id, name, answer)
 
-    async def asignal(
-        self, name: str, value: Any = None, *, idempotency_key: str | None = None
-    ) -> None:
-        """As `signal`, without blocking the event loop."""
-        send = signal_to(self.id, self.tenant, name, value, idempotency_key)
-        signalled(self.id, name, await self.connection.arun(send))
+    asignal = awaited(signal)
 
-    def approve(self, *, by: str, note: str = "") -> bool:
+    @blocking
+    def approve(self, *, by: str, note: str = "") -> Asking[bool]:
         """Approve a job that asks a person: its handler runs again, with `ctx.approval`.
 
         True if the job was waiting for it; False if it has not asked yet: the approval is kept
         until it does. Raises `JobConflict` if the job has finished or was answered before.
         """
-        return self.connection.drive(self._decided(APPROVED, by, note))
+        return self._decided(APPROVED, by, note)
 
-    async def aapprove(self, *, by: str, note: str = "") -> bool:
-        """As `approve`, without blocking the event loop."""
-        return await self.connection.adrive(self._decided(APPROVED, by, note))
+    aapprove = awaited(approve)
 
-    def decline(self, *, by: str, note: str = "") -> bool:
+    @blocking
+    def decline(self, *, by: str, note: str = "") -> Asking[bool]:
         """Decline a job that asks a person: it ends dead, `rejected`, with who declined and why.
 
         A worker ends it without calling its handler. Answers as `approve` does.
         """
-        return self.connection.drive(self._decided(DECLINED, by, note))
+        return self._decided(DECLINED, by, note)
 
-    async def adecline(self, *, by: str, note: str = "") -> bool:
-        """As `decline`, without blocking the event loop."""
-        return await self.connection.adrive(self._decided(DECLINED, by, note))
+    adecline = awaited(decline)
 
-    def progress(self) -> Progress | None:
+    @blocking
+    def progress(self) -> Asking[Progress | None]:
         """Return the progress that the handler last reported."""
-        return self.connection.drive(self._record()).progress
+        return (yield from self._record()).progress
 
-    async def aprogress(self) -> Progress | None:
-        """As `progress`, without blocking the event loop."""
-        return (await self.connection.adrive(self._record())).progress
+    aprogress = awaited(progress)
 
-    def history(self) -> list[TaskExecutionResult]:
+    @blocking
+    def history(self) -> Asking[list[TaskExecutionResult]]:
         """Return one entry per attempt that ended: the first 25 and the last 25."""
-        return execution_results(*self.connection.drive(self._attempts()))
+        return execution_results(*(yield from self._attempts()))
 
-    async def ahistory(self) -> list[TaskExecutionResult]:
-        """As `history`, without blocking the event loop."""
-        return execution_results(*await self.connection.adrive(self._attempts()))
+    ahistory = awaited(history)
 
-    def response(self, attempt: int | None = None) -> WorkerResponse | None:
+    @blocking
+    def response(self, attempt: int | None = None) -> Asking[WorkerResponse | None]:
         """Return the worker protocol's answer to an attempt by its number, or to the last one.
 
         None while no attempt has ended, and for an attempt that never was or is no longer kept.
         """
-        return self.connection.drive(self._response(attempt))
+        record, history = yield from self._attempts()
+        definition = self.connection.registry.get(record.task)
+        worker_id = record.task if definition is None else definition.worker_id
+        moved = self._moved(record)  # a result that became an artifact is among those instead
+        shown = record if moved is None else msgspec.structs.replace(record, result=None)
+        found = response_of(shown, history, worker_id, attempt)
+        return found and with_artifacts(found, self._artifacts(*(yield from self._kept())))
 
-    async def aresponse(self, attempt: int | None = None) -> WorkerResponse | None:
-        """As `response`, without blocking the event loop."""
-        return await self.connection.adrive(self._response(attempt))
+    aresponse = awaited(response)
 
-    def artifacts(self) -> tuple[Artifact, ...]:
+    @blocking
+    def artifacts(self) -> Asking[tuple[Artifact, ...]]:
         """Return what its attempts put with `ctx.artifacts`, and a result that became one."""
-        return self._artifacts(*self.connection.drive(self._kept()))
+        return self._artifacts(*(yield from self._kept()))
 
-    async def aartifacts(self) -> tuple[Artifact, ...]:
-        """As `artifacts`, without blocking the event loop."""
-        return self._artifacts(*await self.connection.adrive(self._kept()))
+    aartifacts = awaited(artifacts)
 
-    def logs(self) -> tuple[LogLine, ...]:
+    @blocking
+    def logs(self) -> Asking[tuple[LogLine, ...]]:
         """Return what its handler logged: the first and the last lines of each ended attempt."""
-        return log_lines_of(*self.connection.drive(self._kept()))
+        return log_lines_of(*(yield from self._kept()))
 
-    async def alogs(self) -> tuple[LogLine, ...]:
-        """As `logs`, without blocking the event loop."""
-        return log_lines_of(*await self.connection.adrive(self._kept()))
+    alogs = awaited(logs)
 
-    def wire(self) -> Task:
+    @blocking
+    def wire(self) -> Asking[Task]:
         """Return the job as the worker protocol's `Task`, with its present status and attempts."""
-        return wire_task(self.connection.drive(self._record()))
+        return wire_task((yield from self._record()))
 
-    async def awire(self) -> Task:
-        """As `wire`, without blocking the event loop."""
-        return wire_task(await self.connection.adrive(self._record()))
+    awire = awaited(wire)
 
-    def explain(self) -> Explanation:
+    @blocking
+    def explain(self) -> Asking[Explanation]:
         """Say why the job is not running now, or what it does instead."""
-        return self.connection.drive(self._explained())
+        store = self.connection.store
+        facts: JobFacts | None = yield store.inspection.explain(self.id, tenant=self.tenant)
+        if facts is None:
+            from packhorse.workflows.info import explained_job  # noqa: PLC0415 - rarely needed
 
-    async def aexplain(self) -> Explanation:
-        """As `explain`, without blocking the event loop."""
-        return await self.connection.adrive(self._explained())
+            return (yield from explained_job(store, self.id, self.tenant))
+        kept = None
+        if waits_in_step(facts):
+            kept = yield self._attachments(facts.record.id)
+        return explanation_of(facts, kept)
+
+    aexplain = awaited(explain)
+
+    @blocking
+    def retry(self, *, reset_budget: bool = False) -> Asking[None]:
+        """Run a finished job again with fresh budgets, or a waiting one now.
+
+        What a dead job has spent with `ctx.spend` stays spent, unless `reset_budget` is set.
+        """
+        forget = forgotten(reset_budget=reset_budget)
+        answers = yield self.connection.store.jobs.redrive(
+            (self.id,), tenant=self.tenant, forget=forget
+        )
+        redriven(self.id, answers[0])
+
+    aretry = awaited(retry)
 
     def result(self, timeout: Duration | None = None) -> R:
         """Return what the handler returned; wait for it, without a `timeout` for ever.
@@ -225,18 +254,13 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
             return True
         return await self.connection.adrive(self._cancelled())
 
-    def retry(self, *, reset_budget: bool = False) -> None:
-        """Run a finished job again with fresh budgets, or a waiting one now.
+    # -------------------------------------------------------------------------------- reading
 
-        What a dead job has spent with `ctx.spend` stays spent, unless `reset_budget` is set.
-        """
-        self.connection.drive(self._redriven(forgotten(reset_budget=reset_budget)))
+    def _drive(self, work: Asking[T]) -> T:
+        return self.connection.drive(work)
 
-    async def aretry(self, *, reset_budget: bool = False) -> None:
-        """As `retry`, without blocking the event loop."""
-        await self.connection.adrive(self._redriven(forgotten(reset_budget=reset_budget)))
-
-    # ------------------------------------------------------------- the body of each pair of verbs
+    async def _adrive(self, work: Asking[T]) -> T:
+        return await self.connection.adrive(work)
 
     def _record(self) -> Asking[JobRecord]:
         inspection = self.connection.store.inspection
@@ -262,32 +286,17 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         return record, (yield self.connection.store.inspection.history(record.id))
 
     def _decided(self, signal: str, by: str, note: str) -> Asking[bool]:
-        decision = Decision(signal, by, note, self.connection.clock.now_us())
+        made_us = self.connection.clock.now_us()
+        answer_of(1, by, note, made_us)  # refuses bad values before the store is read
         record = yield from self._record()
-        kept = yield self._attachments(self.id)
-        send = decision.about(record, kept, self.tenant)
-        return decision.told(self.id, (yield send(self.connection.store)))
-
-    def _response(self, attempt: int | None) -> Asking[WorkerResponse | None]:
-        record, history = yield from self._attempts()
-        definition = self.connection.registry.get(record.task)
-        worker_id = record.task if definition is None else definition.worker_id
-        moved = self._moved(record)  # a result that became an artifact is among those instead
-        shown = record if moved is None else msgspec.structs.replace(record, result=None)
-        found = response_of(shown, history, worker_id, attempt)
-        return found and with_artifacts(found, self._artifacts(*(yield from self._kept())))
-
-    def _explained(self) -> Asking[Explanation]:
-        store = self.connection.store
-        facts: JobFacts | None = yield store.inspection.explain(self.id, tenant=self.tenant)
-        if facts is None:
-            from packhorse.workflows.info import explained_job  # noqa: PLC0415 - rarely needed
-
-            return (yield from explained_job(store, self.id, self.tenant))
-        kept = None
-        if waits_in_step(facts):
-            kept = yield self._attachments(facts.record.id)
-        return explanation_of(facts, kept)
+        kept: Attachments | None = yield self._attachments(self.id)
+        consent = consent_of(record, kept)
+        value = answer_of(consent.number, by, note, made_us)
+        answer: DeliverAnswer = yield self.connection.store.attachments.deliver(
+            record.id, signal, value, tenant=self.tenant
+        )
+        signalled(self.id, signal, answer)
+        return consent.waits
 
     def _cancel_request(self) -> Written:
         return Written([IntakeRequest(cancel=self.id, tenant=self.tenant)])
@@ -305,11 +314,6 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
                 for event in events.cancelled_events(record):
                     bus.emit(event)
         return cancelled(self.id, answer)
-
-    def _redriven(self, forget: tuple[str, ...]) -> Asking[None]:
-        jobs = self.connection.store.jobs
-        answers = yield jobs.redrive((self.id,), tenant=self.tenant, forget=forget)
-        redriven(self.id, answers[0])
 
     def _wait(
         self, timeout: Duration | None

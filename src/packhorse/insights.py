@@ -25,7 +25,7 @@ from packhorse.client.history import History, read_history
 from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.client.workers import WorkerInfo, uptime_ms, worker_info
 from packhorse.core.clock import SECOND_US, Clock, SystemClock
-from packhorse.core.driving import adrive, drive
+from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
@@ -114,6 +114,7 @@ class Insights:
         self._scales = scales or {}
         self._declared = declared or {}
 
+    @blocking
     def jobs(
         self,
         chosen: JobFilter | None = None,
@@ -121,125 +122,24 @@ class Insights:
         limit: int = 50,
         after: str | None = None,
         most: int | None = None,
-    ) -> JobPage:
+    ) -> Asking[JobPage]:
         """List jobs, newest first, at most `limit` a page; `most`: about so many are looked at."""
-        return self._run(self._jobs(chosen, limit, after, most))
+        return self._jobs(chosen, limit, after, most)
 
-    async def ajobs(
-        self,
-        chosen: JobFilter | None = None,
-        *,
-        limit: int = 50,
-        after: str | None = None,
-        most: int | None = None,
-    ) -> JobPage:
-        """As `jobs`, without blocking the event loop."""
-        return await self._arun(self._jobs(chosen, limit, after, most))
+    ajobs = awaited(jobs)
 
+    @blocking
     def dead_letters(
         self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
-    ) -> JobPage:
-        """List dead jobs, newest first."""
-        return self._run(self._jobs(_dead(chosen), limit, after))
-
-    async def adead_letters(
-        self, chosen: JobFilter | None = None, *, limit: int = 50, after: str | None = None
-    ) -> JobPage:
-        """As `dead_letters`, without blocking the event loop."""
-        return await self._arun(self._jobs(_dead(chosen), limit, after))
-
-    def job(self, job_id: str) -> JobDetail:
-        """Return a job with its history; raise `JobNotFound` if there is none."""
-        return self._run(self._job(job_id))
-
-    async def ajob(self, job_id: str) -> JobDetail:
-        """As `job`, without blocking the event loop."""
-        return await self._arun(self._job(job_id))
-
-    def queues(self, *, most: int | None = None) -> tuple[QueueInfo, ...]:
-        """List every queue declared, paused, or holding a job, by name.
-
-        The store's settings hold; the app's own are shown while the store does not know the queue.
-        With `most`, no more than about so many jobs of a kind are counted: `at_least` says which.
-        """
-        return self._run(self._queues(most))
-
-    async def aqueues(self, *, most: int | None = None) -> tuple[QueueInfo, ...]:
-        """As `queues`, without blocking the event loop."""
-        return await self._arun(self._queues(most))
-
-    def store_bytes(self) -> tuple[int, int] | None:
-        """Return the bytes that unfinished jobs have and may have; None: it is not bounded."""
-        return self._run(self._store_bytes())
-
-    async def astore_bytes(self) -> tuple[int, int] | None:
-        """As `store_bytes`, without blocking the event loop."""
-        return await self._arun(self._store_bytes())
-
-    def workers(self) -> tuple[WorkerInfo, ...]:
-        """List the known workers, live or not."""
-        return self._run(self._workers())
-
-    async def aworkers(self) -> tuple[WorkerInfo, ...]:
-        """As `workers`, without blocking the event loop."""
-        return await self._arun(self._workers())
-
-    def scaling(self) -> tuple[ScaleSignal, ...]:
-        """Return the load of every queue, and how many workers its `autoscale` wants.
-
-        The store's rules hold; the app's own are used while the store does not know the queue.
-        """
-        return self._run(self._scaling())
-
-    async def ascaling(self) -> tuple[ScaleSignal, ...]:
-        """As `scaling`, without blocking the event loop."""
-        return await self._arun(self._scaling())
-
-    def breakers(self) -> tuple[BreakerInfo, ...]:
-        """List the circuit breakers that are open, or have counted failures of late."""
-        return self._run(self._breakers())
-
-    async def abreakers(self) -> tuple[BreakerInfo, ...]:
-        """As `breakers`, without blocking the event loop."""
-        return await self._arun(self._breakers())
-
-    def history(self, span: str = "1h", *, queue: str | None = None) -> History:
-        """Return what was done and what waited over 15m, 1h, 6h, 24h, 7d or 30d, of all tenants."""
-        return self._run(self._history(span, queue))
-
-    async def ahistory(self, span: str = "1h", *, queue: str | None = None) -> History:
-        """As `history`, without blocking the event loop."""
-        return await self._arun(self._history(span, queue))
-
-    def stats(self, name: str = "packhorse") -> WorkerStats:
-        """Count what all workers have done, in the protocol's shape; see above for the rules."""
-        return self._run(self._stats(name))
-
-    async def astats(self, name: str = "packhorse") -> WorkerStats:
-        """As `stats`, without blocking the event loop."""
-        return await self._arun(self._stats(name))
-
-    def _run(self, reading: Asking[T]) -> T:
-        """Run the plans of a reading in this thread."""
-        if in_event_loop():
-            warnings.warn(_BLOCKS, RuntimeWarning, stacklevel=3)
-        return drive(reading, self._store.run)
-
-    async def _arun(self, reading: Asking[T]) -> T:
-        return await adrive(reading, self._store.arun)
-
-    def _jobs(
-        self, chosen: JobFilter | None, limit: int, after: str | None, most: int | None = None
     ) -> Asking[JobPage]:
-        chosen = chosen or JobFilter()
-        if self._tenant is not None:
-            chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
-        bounded = max(1, min(limit, PAGE_MAX))
-        search = self._store.inspection.search
-        page: Page = yield search(chosen, limit=bounded, after=after, most=most)
-        return JobPage(tuple(map(job_info, page.jobs)), page.after, page.stopped_after)
+        """List dead jobs, newest first."""
+        return self._jobs(_dead(chosen), limit, after)
 
-    def _job(self, job_id: str) -> Asking[JobDetail]:
+    adead_letters = awaited(dead_letters)
+
+    @blocking
+    def job(self, job_id: str) -> Asking[JobDetail]:
+        """Return a job with its history; raise `JobNotFound` if there is none."""
         record = yield self._store.inspection.job(job_id, tenant=self._tenant)
         if record is None:
             raise JobNotFound(job_id)
@@ -249,7 +149,15 @@ class Insights:
             kept = yield self._store.attachments.attachments(job_id)
         return JobDetail(job_info(record, kept), execution_results(record, history))
 
-    def _queues(self, most: int | None) -> Asking[tuple[QueueInfo, ...]]:
+    ajob = awaited(job)
+
+    @blocking
+    def queues(self, *, most: int | None = None) -> Asking[tuple[QueueInfo, ...]]:
+        """List every queue declared, paused, or holding a job, by name.
+
+        The store's settings hold; the app's own are shown while the store does not know the queue.
+        With `most`, no more than about so many jobs of a kind are counted: `at_least` says which.
+        """
         stored = yield self._store.queues.queues(holding=most is None)
         counted = yield self._store.inspection.counts(most=most)
         counts = {each.queue: each for each in counted}
@@ -262,37 +170,64 @@ class Insights:
             _queue_info(state, counts.get(state.settings.name), now_us) for state in states
         )
 
-    def _store_bytes(self) -> Asking[tuple[int, int] | None]:
+    aqueues = awaited(queues)
+
+    @blocking
+    def store_bytes(self) -> Asking[tuple[int, int] | None]:
+        """Return the bytes that unfinished jobs have and may have; None: it is not bounded."""
         states: Sequence[QueueState] = yield self._store.queues.queues()
         for state in states:
             if state.settings.name == THE_STORE and state.settings.max_bytes is not None:
                 return state.held_bytes or 0, state.settings.max_bytes
         return None
 
-    def _workers(self) -> Asking[tuple[WorkerInfo, ...]]:
+    astore_bytes = awaited(store_bytes)
+
+    @blocking
+    def workers(self) -> Asking[tuple[WorkerInfo, ...]]:
+        """List the known workers, live or not."""
         records = yield self._store.leases.workers()
         now_us = self._clock.now_us()
         return tuple(worker_info(record, now_us) for record in records)
 
-    def _scaling(self) -> Asking[tuple[ScaleSignal, ...]]:
+    aworkers = awaited(workers)
+
+    @blocking
+    def scaling(self) -> Asking[tuple[ScaleSignal, ...]]:
+        """Return the load of every queue, and how many workers its `autoscale` wants.
+
+        The store's rules hold; the app's own are used while the store does not know the queue.
+        """
         states = yield self._store.queues.queues()
         rules = {**self._scales, **stored_scales(states)}
         counts = yield self._store.inspection.counts()
         workers = yield self._store.leases.workers()
         return scale_signals(counts, workers, rules)
 
-    def _breakers(self) -> Asking[tuple[BreakerInfo, ...]]:
+    ascaling = awaited(scaling)
+
+    @blocking
+    def breakers(self) -> Asking[tuple[BreakerInfo, ...]]:
+        """List the circuit breakers that are open, or have counted failures of late."""
         found: RecordPage = yield self._store.records.records(
             BREAKER_KIND, tenant=self._tenant, limit=PAGE_MAX
         )
         return tuple(breaker_info(record, found.now_us) for record in found.records)
 
-    def _history(self, span: str, queue: str | None) -> Asking[History]:
+    abreakers = awaited(breakers)
+
+    @blocking
+    def history(self, span: str = "1h", *, queue: str | None = None) -> Asking[History]:
+        """Return what was done and what waited over 15m, 1h, 6h, 24h, 7d or 30d, of all tenants."""
         if self._tenant is not None:
             raise ConfigError("the history is that of all tenants, and this view is of one")
         return (yield from read_history(self._store, span, queue=queue))
 
-    def _stats(self, name: str) -> Asking[WorkerStats]:
+    ahistory = awaited(history)
+
+    @blocking
+    def stats(self, name: str = "packhorse") -> Asking[WorkerStats]:
+        """Count what all workers have done, in the protocol's shape; see above for the rules."""
         counts: Sequence[Counts] = yield self._store.inspection.counts()
         finished = JobFilter(statuses=(JobStatus.COMPLETED, JobStatus.DEAD))
         page: Page = yield self._store.inspection.search(finished, limit=SAMPLE_MAX)
@@ -309,6 +244,28 @@ class Insights:
             uptime_ms=uptime_ms(workers, self._clock.now_us()),
             queues={each.queue: _queue_stats(each) for each in counts},
         )
+
+    astats = awaited(stats)
+
+    def _drive(self, reading: Asking[T]) -> T:
+        """Run the plans of a reading in this thread."""
+        if in_event_loop():
+            warnings.warn(_BLOCKS, RuntimeWarning, stacklevel=3)
+        return drive(reading, self._store.run)
+
+    async def _adrive(self, reading: Asking[T]) -> T:
+        return await adrive(reading, self._store.arun)
+
+    def _jobs(
+        self, chosen: JobFilter | None, limit: int, after: str | None, most: int | None = None
+    ) -> Asking[JobPage]:
+        chosen = chosen or JobFilter()
+        if self._tenant is not None:
+            chosen = msgspec.structs.replace(chosen, tenant=self._tenant)
+        bounded = max(1, min(limit, PAGE_MAX))
+        search = self._store.inspection.search
+        page: Page = yield search(chosen, limit=bounded, after=after, most=most)
+        return JobPage(tuple(map(job_info, page.jobs)), page.after, page.stopped_after)
 
 
 def _dead(chosen: JobFilter | None) -> JobFilter:

@@ -30,11 +30,12 @@ from packhorse.batches.reading import (
     failures_of,
     result_of,
 )
-from packhorse.client.connection import Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.registry import TaskDefinition
 from packhorse.client.waiting import WAIT_FLOOR_S
 from packhorse.core.batches import BATCH_KIND, BatchDocument, batch_group, owner_id, read_batch
 from packhorse.core.clock import SECOND_US, new_id, pass_idle
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.records import Record
 from packhorse.errors import ConfigError, ResultTimeout
@@ -49,7 +50,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Batch(Generic[R]):
+class Batch(Asks, Generic[R]):
     """A batch by its id; nothing is read before one of its verbs is called."""
 
     def __init__(
@@ -71,21 +72,19 @@ class Batch(Generic[R]):
 
     # ---------------------------------------------------------------------------------- progress
 
-    def progress(self) -> BatchProgress:
+    @blocking
+    def progress(self) -> Asking[BatchProgress]:
         """How far it is, in the shape of the worker protocol; counts are exact."""
-        return batch_progress(self._connection.drive(self._document()))
+        return batch_progress((yield from self._document()))
 
-    async def aprogress(self) -> BatchProgress:
-        """As `progress`, without blocking the event loop."""
-        return batch_progress(await self._connection.adrive(self._document()))
+    aprogress = awaited(progress)
 
-    def document(self) -> BatchDocument:
+    @blocking
+    def document(self) -> Asking[BatchDocument]:
         """Everything that the store knows of it."""
-        return self._connection.drive(self._document())
+        return self._document()
 
-    async def adocument(self) -> BatchDocument:
-        """As `document`, without blocking the event loop."""
-        return await self._connection.adrive(self._document())
+    adocument = awaited(document)
 
     async def watch(self) -> AsyncIterator[BatchProgress]:
         """How far it is now, and again whenever that changes, until it has ended."""
@@ -142,14 +141,13 @@ class Batch(Generic[R]):
             for result in result_of(item, failed):
                 yield result
 
-    def failures(self) -> list[BatchFailure]:
+    @blocking
+    def failures(self) -> Asking[list[BatchFailure]]:
         """The items that have failed for good so far, in order, with their errors."""
-        return list(self._connection.drive(failures_of(self._connection, self._group)).failures)
-
-    async def afailures(self) -> list[BatchFailure]:
-        """As `failures`, without blocking the event loop."""
-        page = await self._connection.adrive(failures_of(self._connection, self._group))
+        page = yield from failures_of(self._connection, self._group)
         return list(page.failures)
+
+    afailures = awaited(failures)
 
     async def afailure_page(self, after: int = 0) -> FailurePage:
         """Some of the items that have failed, from a bounded number of its jobs."""
@@ -158,13 +156,12 @@ class Batch(Generic[R]):
 
     # ---------------------------------------------------------------------------------- changing
 
-    def retry_failed(self) -> int:
+    @blocking
+    def retry_failed(self) -> Asking[int]:
         """Run the items that failed once more, and no others; return how many jobs that are."""
-        return self._connection.drive(self._changes.retried())
+        return self._changes.retried()
 
-    async def aretry_failed(self) -> int:
-        """As `retry_failed`, without blocking the event loop."""
-        return await self._connection.adrive(self._changes.retried())
+    aretry_failed = awaited(retry_failed)
 
     def cancel(self) -> BatchCancelled:
         """End it: nothing more starts, and what runs is stopped. What is done stays done.
@@ -275,28 +272,37 @@ class BatchPage(msgspec.Struct, frozen=True):
     after: str | None = None
 
 
-class Batches:
+class Batches(Asks):
     """The batches that a store holds, or a tenant's. Every verb has an a-twin."""
 
     def __init__(self, connection: Connection, tenant: str | None = None) -> None:
         self._connection = connection
         self._tenant = tenant
 
-    def get(self, batch_id: str) -> Batch[Any]:
+    @blocking
+    def get(self, batch_id: str) -> Asking[Batch[Any]]:
         """Find one by its id; `BatchNotFound` if there is none here."""
-        return self._batch(self._connection.drive(self._found(batch_id)))
+        records, tenant = self._connection.store.records, self._tenant
+        if tenant is None:
+            owner: Record | None = yield records.record(owner_id(batch_id))
+            tenant = "" if owner is None else owner.document.decode()
+        group = batch_group(batch_id, tenant)
+        batch, _ = yield from stored_batch(self._connection.store, group)
+        task = self._connection.registry.get(batch.job.task)
+        return Batch(batch.id, self._connection, tenant=batch.job.tenant, task=task)
 
-    async def aget(self, batch_id: str) -> Batch[Any]:
-        """As `get`, without blocking the event loop."""
-        return self._batch(await self._connection.adrive(self._found(batch_id)))
+    aget = awaited(get)
 
-    def all(self) -> list[BatchProgress]:
+    @blocking
+    def all(self) -> Asking[list[BatchProgress]]:
         """How far each of them is, the newest first."""
-        return self._connection.drive(self._all())
+        records = self._connection.store.records
+        page = yield from all_records(records, BATCH_KIND, tenant=self._tenant)
+        found = yield from self._read(page.records)
+        newest = sorted(found, key=lambda batch: -batch.created_us)
+        return [batch_progress(batch) for batch in newest]
 
-    async def aall(self) -> list[BatchProgress]:
-        """As `all`, without blocking the event loop."""
-        return await self._connection.adrive(self._all())
+    aall = awaited(all)  # noqa: A003 - the verb above
 
     async def apage(self, *, limit: int = 50, after: str | None = None) -> BatchPage:
         """Some of them, by tenant and id: one look-up, and one more for each that has not ended."""
@@ -315,22 +321,3 @@ class Batches:
             batch = read_batch(record.document)
             found.append((yield from with_start(self._connection.store, batch)))
         return tuple(found)
-
-    def _batch(self, batch: BatchDocument) -> Batch[Any]:
-        task = self._connection.registry.get(batch.job.task)
-        return Batch(batch.id, self._connection, tenant=batch.job.tenant, task=task)
-
-    def _found(self, batch_id: str) -> Asking[BatchDocument]:
-        records, tenant = self._connection.store.records, self._tenant
-        if tenant is None:
-            owner: Record | None = yield records.record(owner_id(batch_id))
-            tenant = "" if owner is None else owner.document.decode()
-        batch, _ = yield from stored_batch(self._connection.store, batch_group(batch_id, tenant))
-        return batch
-
-    def _all(self) -> Asking[list[BatchProgress]]:
-        records = self._connection.store.records
-        page = yield from all_records(records, BATCH_KIND, tenant=self._tenant)
-        found = yield from self._read(page.records)
-        newest = sorted(found, key=lambda batch: -batch.created_us)
-        return [batch_progress(batch) for batch in newest]

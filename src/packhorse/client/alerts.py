@@ -28,10 +28,11 @@ from packhorse.alerts import (
     destination_of,
     read_rule,
 )
-from packhorse.client.connection import Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.client.schedules import ScheduleVerbs
 from packhorse.core.clock import to_datetime
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import name_text
 from packhorse.core.policies.alerts import AlertRule, AlertState, read_state
@@ -180,58 +181,16 @@ def _stored_rule(name: str, records: RecordStore) -> Asking[AlertDeclaration | N
     return read_rule(record.document).declaration(name)
 
 
-class Alerts:
+class Alerts(Asks):
     """The alerts of an app and its store, to look at, add, remove and silence."""
 
     def __init__(self, connection: Connection, declared: Mapping[str, AlertDeclaration]) -> None:
         self._connection = connection
         self._declared = declared
 
-    def all(self) -> tuple[AlertInfo, ...]:
+    @blocking
+    def all(self) -> Asking[tuple[AlertInfo, ...]]:
         """Every alert that this app declares or the store knows, by name."""
-        return self._connection.drive(self._all())
-
-    async def aall(self) -> tuple[AlertInfo, ...]:
-        """As `all`, without blocking the event loop."""
-        return await self._connection.adrive(self._all())
-
-    def add(
-        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
-    ) -> None:
-        """Store a rule, or change it; workers use it from their next check on."""
-        self._connection.drive(self._add(name, condition, to, options))
-
-    async def aadd(
-        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
-    ) -> None:
-        """As `add`, without blocking the event loop."""
-        await self._connection.adrive(self._add(name, condition, to, options))
-
-    def remove(self, name: str) -> None:
-        """Remove a stored rule and its state."""
-        self._connection.drive(self._remove(name))
-
-    async def aremove(self, name: str) -> None:
-        """As `remove`, without blocking the event loop."""
-        await self._connection.adrive(self._remove(name))
-
-    def silence(self, name: str, span: Duration) -> None:
-        """Send no notices of an alert for so long; 0 ends that. If it still fires then, notify."""
-        self._connection.drive(self._silence(name, span))
-
-    async def asilence(self, name: str, span: Duration) -> None:
-        """As `silence`, without blocking the event loop."""
-        await self._connection.adrive(self._silence(name, span))
-
-    def test(self, name: str) -> int:
-        """Submit a test notice to each destination of an alert; return their number."""
-        return self._connection.drive(self._test(name))
-
-    async def atest(self, name: str) -> int:
-        """As `test`, without blocking the event loop."""
-        return await self._connection.adrive(self._test(name))
-
-    def _all(self) -> Asking[tuple[AlertInfo, ...]]:
         page = yield from all_records(self._records, ALERT_KIND)
         states = {record.id.key: read_state(record.document) for record in page.records}
         kept = yield from all_records(self._records, RULE_KIND)
@@ -242,7 +201,13 @@ class Alerts:
             for name in sorted({*states, *every})
         )
 
-    def _add(self, name: str, condition: str, to: Iterable[str], options: _Options) -> Asking[None]:
+    aall = awaited(all)  # noqa: A003 - the verb above
+
+    @blocking
+    def add(
+        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
+    ) -> Asking[None]:
+        """Store a rule, or change it; workers use it from their next check on."""
         texts = tuple(to)
         if name in self._declared:
             raise ConfigError(f"alert {name!r} is declared in code; change it there")
@@ -261,14 +226,22 @@ class Alerts:
         put = Put(RecordId(RULE_KIND, "", name), msgspec.json.encode(rule))
         yield self._records.change([put])
 
-    def _remove(self, name: str) -> Asking[None]:
+    aadd = awaited(add)
+
+    @blocking
+    def remove(self, name: str) -> Asking[None]:
+        """Remove a stored rule and its state."""
         if (yield from _stored_rule(name, self._records)) is None:
             why = "declared in code; remove it there" if name in self._declared else "not there"
             raise ConfigError(f"alert {name!r} is {why}; see 'packhorse alerts list'")
         kinds = (RULE_KIND, ALERT_KIND)
         yield self._records.change([Remove(RecordId(kind, "", name)) for kind in kinds])
 
-    def _silence(self, name: str, span: Duration) -> Asking[None]:
+    aremove = awaited(remove)
+
+    @blocking
+    def silence(self, name: str, span: Duration) -> Asking[None]:
+        """Send no notices of an alert for so long; 0 ends that. If it still fires then, notify."""
         span_us = microseconds(span, setting="the length of a silence")
         named = RecordId(ALERT_KIND, "", name_text(name, "the name of an alert"))
         for _ in range(_TRIES):
@@ -287,7 +260,11 @@ class Alerts:
                 return
         raise ConfigError(f"alert {name!r} is changed all the time; try again")
 
-    def _test(self, name: str) -> Asking[int]:
+    asilence = awaited(silence)
+
+    @blocking
+    def test(self, name: str) -> Asking[int]:
+        """Submit a test notice to each destination of an alert; return their number."""
         declared = self._declared.get(name)
         if declared is None:
             declared = yield from _stored_rule(name, self._records)
@@ -299,6 +276,8 @@ class Alerts:
         if jobs:
             yield self._connection.store.jobs.submit(jobs)
         return len(jobs)
+
+    atest = awaited(test)
 
     @property
     def _records(self) -> RecordStore:

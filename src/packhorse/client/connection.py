@@ -360,6 +360,18 @@ class Connection:
         self.declarations.renew_lock()
 
 
+class Asks:
+    """A base of classes whose verbs ask the store through a connection (`core.driving`)."""
+
+    _connection: Connection
+
+    def _drive(self, work: Asking[T]) -> T:
+        return self._connection.drive(work)
+
+    async def _adrive(self, work: Asking[T]) -> T:
+        return await self._connection.adrive(work)
+
+
 def _depth_of(queue: str) -> Ask[int]:
     return lambda store: store.queues.depth(queue)
 

@@ -11,9 +11,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from packhorse.artifacts import Place, PlaceSource, open_place
-from packhorse.client.connection import Ask, Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.declarations import changed_settings
 from packhorse.client.submission import warn_of_mistyped_queue
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE
@@ -32,7 +33,7 @@ class PartOptions(TypedDict, total=False):
     tenant: str  #: that tenant's; "" are those that belong to none
 
 
-class QueueAdmin:
+class QueueAdmin(Asks):
     """The verbs of an app that are about queues and outboxes. Every one has an a-twin."""
 
     url: str | None
@@ -80,52 +81,48 @@ class QueueAdmin:
         """The outboxes that were declared."""
         return self._connection.outboxes
 
-    def depth(self, queue: str) -> int:
+    @blocking
+    def depth(self, queue: str) -> Asking[int]:
         """Count the waiting jobs of a queue: pending, queued, failed or timeout."""
-        return self._connection.run(lambda store: store.queues.depth(queue))
+        depth: int = yield self._connection.store.queues.depth(queue)
+        return depth
 
-    async def adepth(self, queue: str) -> int:
-        """As `depth`, without blocking the event loop."""
-        return await self._connection.arun(lambda store: store.queues.depth(queue))
+    adepth = awaited(depth)
 
-    def pause(self, queue: str, **part: Unpack[PartOptions]) -> bool:
+    @blocking
+    def pause(self, queue: str, **part: Unpack[PartOptions]) -> Asking[bool]:
         """Stop giving out a queue's jobs; running ones go on. Return False if it was paused before.
 
         With `key` only those with that ordering, concurrency or rate key, with `tenant` only that
         tenant's. A key or a tenant that is None is a `ConfigError`: it would mean all of them.
         """
-        return self._connection.run(_pause(self._connection, queue, part, paused=True))
+        return self._paused(queue, part, paused=True)
 
-    async def apause(self, queue: str, **part: Unpack[PartOptions]) -> bool:
-        """As `pause`, without blocking the event loop."""
-        return await self._connection.arun(_pause(self._connection, queue, part, paused=True))
+    apause = awaited(pause)
 
-    def resume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
+    @blocking
+    def resume(self, queue: str, **part: Unpack[PartOptions]) -> Asking[bool]:
         """End a `pause` with the same arguments; return whether there was one."""
-        return self._connection.run(_pause(self._connection, queue, part, paused=False))
+        return self._paused(queue, part, paused=False)
 
-    async def aresume(self, queue: str, **part: Unpack[PartOptions]) -> bool:
-        """As `resume`, without blocking the event loop."""
-        return await self._connection.arun(_pause(self._connection, queue, part, paused=False))
+    aresume = awaited(resume)
 
-    def close_queue(self, queue: str) -> bool:
+    @blocking
+    def close_queue(self, queue: str) -> Asking[bool]:
         """Refuse new jobs with `QueueClosed`; those stored go on. Return whether it was open.
 
         Retries and redrives of stored jobs go on too.
         """
-        return self._connection.run(_close(self._connection, queue, closed=True))
+        return self._closed(queue, closed=True)
 
-    async def aclose_queue(self, queue: str) -> bool:
-        """As `close_queue`, without blocking the event loop."""
-        return await self._connection.arun(_close(self._connection, queue, closed=True))
+    aclose_queue = awaited(close_queue)
 
-    def open_queue(self, queue: str) -> bool:
+    @blocking
+    def open_queue(self, queue: str) -> Asking[bool]:
         """Take new jobs again after `close_queue`; return whether it was closed."""
-        return self._connection.run(_close(self._connection, queue, closed=False))
+        return self._closed(queue, closed=False)
 
-    async def aopen_queue(self, queue: str) -> bool:
-        """As `open_queue`, without blocking the event loop."""
-        return await self._connection.arun(_close(self._connection, queue, closed=False))
+    aopen_queue = awaited(open_queue)
 
     def drain(self, queue: str) -> bool:
         """Do what `close_queue` does; this older name goes with the next release."""
@@ -167,6 +164,19 @@ class QueueAdmin:
         """As `set_limits`, without blocking the event loop."""
         return await self._connection.adrive(self._overridden(queue, ending, options))
 
+    def _paused(self, queue: str, part: PartOptions, *, paused: bool) -> Asking[bool]:
+        where = f"{'pause' if paused else 'resume'}({queue!r})"
+        chosen_options(part, PartOptions, where)
+        warn_of_mistyped_queue(self._connection, queue)
+        meant = {name: stored_text(value, f"{where}: {name}") for name, value in part.items()}
+        changed: bool = yield self._connection.store.queues.pause(queue, paused=paused, **meant)
+        return changed
+
+    def _closed(self, queue: str, *, closed: bool) -> Asking[bool]:
+        warn_of_mistyped_queue(self._connection, queue)
+        changed: bool = yield self._connection.store.queues.close_queue(queue, closed=closed)
+        return changed
+
     def _overridden(
         self, queue: str, ending: tuple[object, ...], options: dict[str, Any]
     ) -> Asking[bool]:
@@ -195,19 +205,6 @@ def _warn_of_older_name(older: str, newer: str) -> None:
         DeprecationWarning,
         stacklevel=3,
     )
-
-
-def _pause(connection: Connection, queue: str, part: PartOptions, *, paused: bool) -> Ask[bool]:
-    where = f"{'pause' if paused else 'resume'}({queue!r})"
-    chosen_options(part, PartOptions, where)
-    warn_of_mistyped_queue(connection, queue)
-    meant = {name: stored_text(value, f"{where}: {name}") for name, value in part.items()}
-    return lambda store: store.queues.pause(queue, paused=paused, **meant)
-
-
-def _close(connection: Connection, queue: str, *, closed: bool) -> Ask[bool]:
-    warn_of_mistyped_queue(connection, queue)
-    return lambda store: store.queues.close_queue(queue, closed=closed)
 
 
 def _ends(queue: str, ending: tuple[object, ...], options: dict[str, Any]) -> bool:

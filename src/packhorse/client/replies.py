@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import assert_never
 
-from packhorse.core.approvals import DECLINED, RESERVED, Consent, answer_of
+from packhorse.core.approvals import DECLINED, RESERVED, Consent
 from packhorse.core.budgets import SPENT
 from packhorse.core.job import TERMINAL, JobRecord
 from packhorse.core.keys import digest
@@ -16,8 +15,6 @@ from packhorse.core.policies.attachments import SIGNALS_MAX, Attachments
 from packhorse.core.results import ResultCodec
 from packhorse.errors import JobConflict, JobNotFound, UsageError
 from packhorse.stores.attachments import DeliverAnswer
-from packhorse.stores.plan import Plan
-from packhorse.stores.protocol import Store
 from packhorse.stores.requests import RedriveAnswer
 
 
@@ -29,60 +26,36 @@ def forgotten(*, reset_budget: bool) -> tuple[str, ...]:
     return (DECLINED, SPENT) if reset_budget else (DECLINED,)
 
 
-class Decision:
-    """A person's decision about a job that asks for one, or will ask."""
-
-    def __init__(self, signal: str, by: str, note: str, at_us: int) -> None:
-        self._signal = signal
-        self._by, self._note, self._at_us = by, note, at_us
-        self._waited = False
-        answer_of(1, by, note, at_us)  # refuses bad values before the store is read
-
-    def about(
-        self, record: JobRecord | None, kept: Attachments | None, tenant: str | None
-    ) -> Callable[[Store], Plan[DeliverAnswer]]:
-        """Return the plan that sends it; `JobConflict` if there is nothing to decide."""
-        if record is None or kept is None:
-            raise JobNotFound("" if record is None else record.id)
-        consent = Consent(kept)
-        given = consent.answer
-        if given is not None:
-            word = "approved" if given.approved else "declined"
-            raise JobConflict(
-                f"job {record.id} was {word} by {given.by} at "
-                f"{given.at:%Y-%m-%dT%H:%M:%SZ} already: nothing was changed",
-                job_id=record.id,
-            )
-        if record.status in TERMINAL:
-            raise JobConflict(
-                f"job {record.id} is {record.status}: there is nothing to decide any more",
-                job_id=record.id,
-            )
-        self._waited = consent.waits
-        value = answer_of(consent.number, self._by, self._note, self._at_us)
-        return lambda store: store.attachments.deliver(
-            record.id, self._signal, value, tenant=tenant
+def consent_of(record: JobRecord, kept: Attachments | None) -> Consent:
+    """Return what a job asks a person; `JobConflict` if there is nothing to decide."""
+    if kept is None:
+        raise JobNotFound(record.id)
+    consent = Consent(kept)
+    given = consent.answer
+    if given is not None:
+        word = "approved" if given.approved else "declined"
+        raise JobConflict(
+            f"job {record.id} was {word} by {given.by} at {given.at:%Y-%m-%dT%H:%M:%SZ} already: "
+            "nothing was changed",
+            job_id=record.id,
         )
+    if record.status in TERMINAL:
+        raise JobConflict(
+            f"job {record.id} is {record.status}: there is nothing to decide any more",
+            job_id=record.id,
+        )
+    return consent
 
-    def told(self, job_id: str, answer: DeliverAnswer) -> bool:
-        """Whether the job waited for it."""
-        signalled(job_id, self._signal, answer)
-        return self._waited
 
-
-def signal_to(
-    job_id: str, tenant: str | None, name: str, value: object, key: str | None
-) -> Callable[[Store], Plan[DeliverAnswer]]:
-    """Return the plan that sends a signal; with a key, repeating it is the same signal."""
+def signal_text(name: str, value: object, key: str | None) -> tuple[bytes, int]:
+    """Return a signal as it is delivered, and the number that one with a key has again."""
     if name.startswith(RESERVED):
         raise UsageError(f"signal {name!r}: names that begin with {RESERVED!r} are reserved")
     text = ResultCodec.of_function(f"signal {name!r}").encode(value).encode()
-    number = 0
-    if key is not None:
-        number = int(digest(name, name_text(key, f"signal {name!r}: idempotency_key"))[:15], 16)
-    return lambda store: store.attachments.deliver(
-        job_id, name, text, tenant=tenant, delivery=number
-    )
+    if key is None:
+        return text, 0
+    key = name_text(key, f"signal {name!r}: idempotency_key")
+    return text, int(digest(name, key)[:15], 16)
 
 
 def signalled(job_id: str, name: str, answer: DeliverAnswer) -> None:

@@ -20,11 +20,12 @@ from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
 import msgspec
 
 from packhorse.call import Call
-from packhorse.client.connection import Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.queue_admin import QueueAdmin
 from packhorse.client.sealed_store import sealed_job
 from packhorse.client.submission import new_job
 from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import (
     Reader,
@@ -168,81 +169,30 @@ class ScheduleVerbs(QueueAdmin):
         )
 
 
-class Schedules:
+class Schedules(Asks):
     """The schedules that a store holds. Every verb has an a-twin."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def all(self) -> list[ScheduleInfo]:
+    @blocking
+    def all(self) -> Asking[list[ScheduleInfo]]:
         """All of them, by name."""
-        return self._connection.drive(self._all())
-
-    async def aall(self) -> list[ScheduleInfo]:
-        """As `all`, without blocking the event loop."""
-        return await self._connection.adrive(self._all())
-
-    def get(self, name: str) -> ScheduleInfo:
-        """One of them; `ScheduleNotFound` if the store holds none of that name."""
-        return self._connection.drive(self._get(name))
-
-    async def aget(self, name: str) -> ScheduleInfo:
-        """As `get`, without blocking the event loop."""
-        return await self._connection.adrive(self._get(name))
-
-    def fires(self, name: str, count: int = 10) -> list[datetime]:
-        """When it fires next, at most `count` times."""
-        return self._connection.drive(self._fires(name, count))
-
-    async def afires(self, name: str, count: int = 10) -> list[datetime]:
-        """As `fires`, without blocking the event loop."""
-        return await self._connection.adrive(self._fires(name, count))
-
-    def run(self, name: str) -> JobHandle[Any]:
-        """Submit its call now; when it fires by itself stays as it is."""
-        return self._connection.drive(self._by_hand(name))
-
-    async def arun(self, name: str) -> JobHandle[Any]:
-        """As `run`, without blocking the event loop."""
-        return await self._connection.adrive(self._by_hand(name))
-
-    def pause(self, name: str) -> ScheduleInfo:
-        """Stop it from firing until `resume`, also across deploys."""
-        return self._connection.drive(self._changed(name, paused))
-
-    async def apause(self, name: str) -> ScheduleInfo:
-        """As `pause`, without blocking the event loop."""
-        return await self._connection.adrive(self._changed(name, paused))
-
-    def resume(self, name: str) -> ScheduleInfo:
-        """Let it fire again from now on; fires missed in the pause are left out."""
-        return self._connection.drive(self._changed(name, resumed))
-
-    async def aresume(self, name: str) -> ScheduleInfo:
-        """As `resume`, without blocking the event loop."""
-        return await self._connection.adrive(self._changed(name, resumed))
-
-    def edit(self, name: str, **options: Unpack[TimingOptions]) -> ScheduleInfo:
-        """Change when it fires, whatever code declares now or later.
-
-        Without options it fires as declared again.
-        """
-        return self._connection.drive(self._edited(name, options))
-
-    async def aedit(self, name: str, **options: Unpack[TimingOptions]) -> ScheduleInfo:
-        """As `edit`, without blocking the event loop."""
-        return await self._connection.adrive(self._edited(name, options))
-
-    # ------------------------------------------------------------------------------------ asking
-
-    def _all(self) -> Asking[list[ScheduleInfo]]:
         page = yield from all_records(self._connection.store.records, SCHEDULE_KIND)
         return [_info(record, page.now_us) for record in page.records]
 
-    def _get(self, name: str) -> Asking[ScheduleInfo]:
-        return _info(*(yield from self._read(name)))
+    aall = awaited(all)  # noqa: A003 - the verb above
 
-    def _fires(self, name: str, count: int) -> Asking[list[datetime]]:
+    @blocking
+    def get(self, name: str) -> Asking[ScheduleInfo]:
+        """One of them; `ScheduleNotFound` if the store holds none of that name."""
+        return self._get(name)
+
+    aget = awaited(get)
+
+    @blocking
+    def fires(self, name: str, count: int = 10) -> Asking[list[datetime]]:
+        """When it fires next, at most `count` times."""
         record, now_us = yield from self._read(name)
         schedule = _document(record)
         if schedule.next_us is None:
@@ -250,7 +200,11 @@ class Schedules:
         coming = fires_after(schedule.effective, schedule.anchor_us, max(schedule.last_us, now_us))
         return [to_datetime(fire) for fire in islice(coming, count)]
 
-    def _by_hand(self, name: str) -> Asking[JobHandle[Any]]:
+    afires = awaited(fires)
+
+    @blocking
+    def run(self, name: str) -> Asking[JobHandle[Any]]:
+        """Submit its call now; when it fires by itself stays as it is."""
         job_id = new_id()
         changed = yield from self._change(
             name, lambda schedule, now_us: fired_by_hand(schedule, job_id, now_us)[:2]
@@ -260,9 +214,37 @@ class Schedules:
             raise ConfigError(f"schedule {name!r} was not run: {answer.reason}")
         return JobHandle(answer.job_id, answer.deduplicated, self._connection)
 
-    def _edited(self, name: str, options: Mapping[str, Any]) -> Asking[ScheduleInfo]:
+    arun = awaited(run)
+
+    @blocking
+    def pause(self, name: str) -> Asking[ScheduleInfo]:
+        """Stop it from firing until `resume`, also across deploys."""
+        return self._changed(name, paused)
+
+    apause = awaited(pause)
+
+    @blocking
+    def resume(self, name: str) -> Asking[ScheduleInfo]:
+        """Let it fire again from now on; fires missed in the pause are left out."""
+        return self._changed(name, resumed)
+
+    aresume = awaited(resume)
+
+    @blocking
+    def edit(self, name: str, **options: Unpack[TimingOptions]) -> Asking[ScheduleInfo]:
+        """Change when it fires, whatever code declares now or later.
+
+        Without options it fires as declared again.
+        """
         changes = _changes(options, f"schedule {name!r}")
         return self._changed(name, lambda schedule, now_us: edited(schedule, changes, now_us))
+
+    aedit = awaited(edit)
+
+    # ------------------------------------------------------------------------------------ asking
+
+    def _get(self, name: str) -> Asking[ScheduleInfo]:
+        return _info(*(yield from self._read(name)))
 
     def _changed(
         self, name: str, change: Callable[[ScheduleDocument, int], ScheduleDocument]

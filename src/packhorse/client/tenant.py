@@ -3,25 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
 from packhorse.batches.handle import Batch, Batches
 from packhorse.call import Call, Choices
-from packhorse.client.connection import Ask
 from packhorse.client.submission import Submission
 from packhorse.client.topics import PublishOptions, apublish, publish
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.info import Explanation, JobInfo, job_info
 from packhorse.core.job import JobStatus
 from packhorse.core.options import chosen_options, name_text
 from packhorse.errors import ConfigError
 from packhorse.handle import JobHandle
+from packhorse.stores.plan import Asking
 from packhorse.stores.requests import JobFilter, Page
 from packhorse.task import Task
 from packhorse.workflows.verbs import Flow, Workflows
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Jobs one search may answer.
 PAGE_MAX: Final = 1_000
@@ -119,20 +121,23 @@ class TenantView:
         given = (self._submission, task.definition, self._choices(task), items)
         return await abegin_batch(*given, options)
 
-    def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
+    @blocking
+    def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> Asking[list[JobInfo]]:
         """Return this tenant's jobs that match, newest first, at most `limit`."""
-        return _infos(self._submission.connection.run(self._ask(limit, chosen)))
-
-    async def asearch(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> list[JobInfo]:
-        """As `search`, without blocking the event loop."""
-        return _infos(await self._submission.connection.arun(self._ask(limit, chosen)))
-
-    def _ask(self, limit: int, chosen: Mapping[str, Any]) -> Ask[Page]:
         named = chosen_options(chosen, SearchOptions, "search()")
         statuses = tuple(JobStatus(status) for status in named.pop("statuses", ()))
         meant = JobFilter(tenant=self.tenant, statuses=statuses, **named)
-        bounded = max(1, min(limit, PAGE_MAX))
-        return lambda store: store.inspection.search(meant, limit=bounded)
+        store, bounded = self._submission.connection.store, max(1, min(limit, PAGE_MAX))
+        page: Page = yield store.inspection.search(meant, limit=bounded)
+        return [job_info(record) for record in page.jobs]
+
+    asearch = awaited(search)
+
+    def _drive(self, work: Asking[T]) -> T:
+        return self._submission.connection.drive(work)
+
+    async def _adrive(self, work: Asking[T]) -> T:
+        return await self._submission.connection.adrive(work)
 
     def _choices(self, task: Task[..., Any]) -> Choices:
         self._require_own(task.name, task.choices)
@@ -149,7 +154,3 @@ class TenantView:
                 f"a call of task {task} is for tenant {given!r} and was given to the view of "
                 f"tenant {self.tenant!r}; submit it through its own, or leave its tenant out"
             )
-
-
-def _infos(page: Page) -> list[JobInfo]:
-    return [job_info(record) for record in page.jobs]

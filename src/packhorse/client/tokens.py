@@ -14,13 +14,13 @@ import hmac
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from packhorse.core.access import permissions_of
 from packhorse.core.clock import Clock, SystemClock, new_secret, to_datetime
-from packhorse.core.driving import adrive, drive
+from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration, positive_microseconds
 from packhorse.core.options import name_text
 from packhorse.core.policies.records import Put, Record, RecordId, Remove
@@ -28,6 +28,8 @@ from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, all_records
+
+T = TypeVar("T")
 
 _KIND: Final = "token"
 _ATTEMPT_KIND: Final = "token_attempt"
@@ -78,6 +80,7 @@ class Tokens:
         self._store = store
         self._clock = clock or SystemClock()
 
+    @blocking
     def create(
         self,
         name: str,
@@ -85,61 +88,11 @@ class Tokens:
         scopes: Iterable[str],
         tenant: str | None = None,
         expires: Duration | None = None,
-    ) -> MadeToken:
-        """Make a token; what it answers is the only place where its text is ever seen."""
-        return drive(self._create(name, tuple(scopes), tenant, expires), self._store.run)
-
-    async def acreate(
-        self,
-        name: str,
-        *,
-        scopes: Iterable[str],
-        tenant: str | None = None,
-        expires: Duration | None = None,
-    ) -> MadeToken:
-        """As `create`, without blocking the event loop."""
-        making = self._create(name, tuple(scopes), tenant, expires)
-        return await adrive(making, self._store.arun)
-
-    def all(self) -> list[TokenInfo]:
-        """All that have not expired, by id."""
-        return drive(self._all(), self._store.run)
-
-    async def aall(self) -> list[TokenInfo]:
-        """As `all`, without blocking the event loop."""
-        return await adrive(self._all(), self._store.arun)
-
-    def revoke(self, token_id: str) -> bool:
-        """Let a token count no more, from now on; says whether there was one."""
-        return drive(self._revoke(token_id), self._store.run)
-
-    async def arevoke(self, token_id: str) -> bool:
-        """As `revoke`, without blocking the event loop."""
-        return await adrive(self._revoke(token_id), self._store.arun)
-
-    def find(self, text: str) -> TokenInfo | None:
-        """The token of this text; None: there is none, or it has expired."""
-        return drive(self._find(text), self._store.run)
-
-    async def afind(self, text: str) -> TokenInfo | None:
-        """As `find`, without blocking the event loop."""
-        return await adrive(self._find(text), self._store.arun)
-
-    async def ablocked(self, address: str) -> bool:
-        """Whether so many wrong tokens came from an address that none is looked at any more."""
-        return await adrive(self._blocked(address), self._store.arun)
-
-    async def anote_wrong(self, address: str) -> None:
-        """Count a wrong token that came from an address."""
-        await adrive(self._note_wrong(address), self._store.arun)
-
-    # ------------------------------------------------------------------------------------ asking
-
-    def _create(
-        self, name: str, scopes: tuple[str, ...], tenant: str | None, expires: Duration | None
     ) -> Asking[MadeToken]:
+        """Make a token; what it answers is the only place where its text is ever seen."""
         where = f"token {name_text(name, 'the name of a token')!r}"
-        permissions_of(scopes, where)
+        granted = tuple(scopes)
+        permissions_of(granted, where)
         if tenant is not None:
             name_text(tenant, f"{where}: tenant")
         keep_us = None
@@ -148,7 +101,7 @@ class Tokens:
         now_us = self._clock.now_us()
         token_id, secret = new_secret(_ID_BYTES), new_secret(_SECRET_BYTES)
         document = _TokenDocument(
-            *(name, _digest(secret), scopes, now_us, tenant),
+            *(name, _digest(secret), granted, now_us, tenant),
             expires_us=None if keep_us is None else now_us + keep_us,
         )
         put = Put(_named(token_id), msgspec.json.encode(document), 0, keep_us=keep_us)
@@ -157,18 +110,30 @@ class Tokens:
             raise ConfigError(f"{where} was not made; try again")
         return MadeToken(f"ph_{token_id}_{secret}", _info(token_id, document))
 
-    def _all(self) -> Asking[list[TokenInfo]]:
+    acreate = awaited(create)
+
+    @blocking
+    def all(self) -> Asking[list[TokenInfo]]:
+        """All that have not expired, by id."""
         page = yield from all_records(self._store.records, _KIND)
         return [_info(record.id.key, _read(record)) for record in page.records]
 
-    def _revoke(self, token_id: str) -> Asking[bool]:
+    aall = awaited(all)  # noqa: A003 - the verb above
+
+    @blocking
+    def revoke(self, token_id: str) -> Asking[bool]:
+        """Let a token count no more, from now on; says whether there was one."""
         record = yield self._store.records.record(_named(token_id))
         if record is None:
             return False
         yield self._store.records.change((Remove(_named(token_id)),))
         return True
 
-    def _find(self, text: str) -> Asking[TokenInfo | None]:
+    arevoke = awaited(revoke)
+
+    @blocking
+    def find(self, text: str) -> Asking[TokenInfo | None]:
+        """The token of this text; None: there is none, or it has expired."""
         parts = _TOKEN.fullmatch(text)
         if parts is None:
             return None
@@ -180,20 +145,34 @@ class Tokens:
             return None
         return _info(parts[1], document)
 
-    def _blocked(self, address: str) -> Asking[bool]:
-        record: Record | None = yield self._store.records.record(_attempts_of(address))
-        return record is not None and _ATTEMPTS.decode(record.document).count >= _ATTEMPTS_MAX
+    afind = awaited(find)
 
-    def _note_wrong(self, address: str) -> Asking[None]:
-        named, now_us = _attempts_of(address), self._clock.now_us()
-        record: Record | None = yield self._store.records.record(named)
-        before = _Attempts(0, now_us) if record is None else _ATTEMPTS.decode(record.document)
+    async def ablocked(self, address: str) -> bool:
+        """Whether so many wrong tokens came from an address that none is looked at any more."""
+        return (await self._attempts(_attempts_of(address)))[0].count >= _ATTEMPTS_MAX
+
+    async def anote_wrong(self, address: str) -> None:
+        """Count a wrong token that came from an address."""
+        named = _attempts_of(address)
+        before, version = await self._attempts(named)
         after = _Attempts(before.count + 1, before.since_us)
-        left_us = max(1, before.since_us + _WINDOW_US - now_us)
-        expected = 0 if record is None else record.version
-        put = Put(named, msgspec.json.encode(after), expected, keep_us=left_us)
+        left_us = max(1, before.since_us + _WINDOW_US - self._clock.now_us())
+        put = Put(named, msgspec.json.encode(after), version, keep_us=left_us)
         # Of attempts at the very same instant one may count for two: that is near enough.
-        yield self._store.records.change((put,))
+        await self._store.arun(self._store.records.change((put,)))
+
+    async def _attempts(self, named: RecordId) -> tuple[_Attempts, int]:
+        """Return the wrong tokens that were counted, and the version of their record."""
+        record: Record | None = await self._store.arun(self._store.records.record(named))
+        if record is None:
+            return _Attempts(0, self._clock.now_us()), 0
+        return _ATTEMPTS.decode(record.document), record.version
+
+    def _drive(self, work: Asking[T]) -> T:
+        return drive(work, self._store.run)
+
+    async def _adrive(self, work: Asking[T]) -> T:
+        return await adrive(work, self._store.arun)
 
 
 _DOCUMENTS: Final = msgspec.json.Decoder(_TokenDocument)

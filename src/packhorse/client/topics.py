@@ -19,7 +19,7 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 
 from packhorse.call import NO_CHOICES, Call
-from packhorse.client.connection import Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.submission import (
     ATOMIC_BYTES_MAX,
     ATOMIC_JOBS_MAX,
@@ -30,7 +30,7 @@ from packhorse.client.submission import (
 from packhorse.client.transactions import Within
 from packhorse.core.clock import new_id, to_datetime
 from packhorse.core.codec import Signature
-from packhorse.core.driving import adrive, drive
+from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration
 from packhorse.core.job import Priority
 from packhorse.core.options import PriorityName, chosen_options
@@ -280,27 +280,26 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: tuple[SubscriberInfo, ...] = ()
 
 
-class Topics:
+class Topics(Asks):
     """The topics that a store knows subscribers of."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def all(self) -> list[TopicInfo]:
+    @blocking
+    def all(self) -> Asking[list[TopicInfo]]:
         """All of them, by name."""
-        return self._connection.drive(self._all())
+        return self._all()
 
-    async def aall(self) -> list[TopicInfo]:
-        """As `all`, without blocking the event loop."""
-        return await self._connection.adrive(self._all())
+    aall = awaited(all)  # noqa: A003 - the verb above
 
-    def get(self, name: str) -> TopicInfo:
+    @blocking
+    def get(self, name: str) -> Asking[TopicInfo]:
         """One of them; without subscribers if the store knows none."""
-        return _one(self.all(), check_topic(name))
+        topics, wanted = (yield from self._all()), check_topic(name)
+        return next((each for each in topics if each.name == wanted), TopicInfo(name=wanted))
 
-    async def aget(self, name: str) -> TopicInfo:
-        """As `get`, without blocking the event loop."""
-        return _one(await self.aall(), check_topic(name))
+    aget = awaited(get)
 
     def _all(self) -> Asking[list[TopicInfo]]:
         found: dict[str, list[SubscriberInfo]] = {}
@@ -309,10 +308,6 @@ class Topics:
             subscriber = read_subscriber(record.document)
             found.setdefault(subscriber.topic, []).append(_info(subscriber))
         return [TopicInfo(name=name, subscribers=tuple(each)) for name, each in found.items()]
-
-
-def _one(topics: list[TopicInfo], name: str) -> TopicInfo:
-    return next((each for each in topics if each.name == name), TopicInfo(name=name))
 
 
 def _info(subscriber: SubscriberDocument) -> SubscriberInfo:

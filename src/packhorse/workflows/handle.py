@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from packhorse.client.connection import Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.waiting import WAIT_FLOOR_S
 from packhorse.core.clock import SECOND_US, Clock, pass_idle
-from packhorse.core.driving import adrive
+from packhorse.core.driving import adrive, awaited, blocking
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import Explanation
 from packhorse.core.policies.journal import Group
@@ -38,7 +38,7 @@ R = TypeVar("R")
 RUN_MARK: Final = "#"
 
 
-class Workflow:
+class Workflow(Asks):
     """One run of a workflow; it reads nothing before a verb is called."""
 
     def __init__(self, group: Group, connection: Connection, deduplicated: bool = False) -> None:  # noqa: FBT001, FBT002 - as of jobs
@@ -60,45 +60,40 @@ class Workflow:
     def __repr__(self) -> str:
         return f"Workflow(id={self.id!r})"
 
-    def info(self) -> WorkflowInfo:
+    @blocking
+    def info(self) -> Asking[WorkflowInfo]:
         """Return its state and counts."""
-        return self._connection.drive(self._info())
+        return workflow_info(self._group, (yield from self._head()))
 
-    async def ainfo(self) -> WorkflowInfo:
-        """As `info`, without blocking the event loop."""
-        return await self._connection.adrive(self._info())
+    ainfo = awaited(info)
 
-    def status(self) -> WorkflowState:
+    @blocking
+    def status(self) -> Asking[WorkflowState]:
         """`running`, `completed`, `failed` or `cancelled`."""
-        return self.info().state
+        return (yield from self._head()).state
 
-    async def astatus(self) -> WorkflowState:
-        """As `status`, without blocking the event loop."""
-        return (await self.ainfo()).state
+    astatus = awaited(status)
 
-    def nodes(self) -> list[NodeInfo]:
+    @blocking
+    def nodes(self) -> Asking[list[NodeInfo]]:
         """List its nodes and their states, in the order they were added."""
-        return self._connection.drive(self._nodes())
+        return self._nodes()
 
-    async def anodes(self) -> list[NodeInfo]:
-        """As `nodes`, without blocking the event loop."""
-        return await self._connection.adrive(self._nodes())
+    anodes = awaited(nodes)
 
-    def node(self, name: str) -> NodeInfo:
+    @blocking
+    def node(self, name: str) -> Asking[NodeInfo]:
         """Find a node by its name."""
-        return _node(self.nodes(), name, self.name)
+        return _node((yield from self._nodes()), name, self.name)
 
-    async def anode(self, name: str) -> NodeInfo:
-        """As `node`, without blocking the event loop."""
-        return _node(await self.anodes(), name, self.name)
+    anode = awaited(node)
 
-    def job(self, name: str) -> JobHandle[Any]:
+    @blocking
+    def job(self, name: str) -> Asking[JobHandle[Any]]:
         """Return a handle on the job of a node; a node that has not begun has none yet."""
-        return self._job(self.node(name))
+        return self._job(_node((yield from self._nodes()), name, self.name))
 
-    async def ajob(self, name: str) -> JobHandle[Any]:
-        """As `job`, without blocking the event loop."""
-        return self._job(await self.anode(name))
+    ajob = awaited(job)
 
     def explain(self, name: str) -> Explanation:
         """Explain why a node does not run: which nodes it waits for, or what holds its job back."""
@@ -116,21 +111,19 @@ class Workflow:
             return await self._job(node).aexplain()
         return explained_node(node, nodes, self._connection.clock.now_us())
 
-    def cancel(self) -> bool:
+    @blocking
+    def cancel(self) -> Asking[bool]:
         """Cancel its jobs and the nodes behind them; False if it had ended."""
-        return self._connection.drive(self._changed(cancelled))
+        return self._changed(cancelled)
 
-    async def acancel(self) -> bool:
-        """As `cancel`, without blocking the event loop."""
-        return await self._connection.adrive(self._changed(cancelled))
+    acancel = awaited(cancel)
 
-    def retry(self) -> int:
+    @blocking
+    def retry(self) -> Asking[int]:
         """Retry dead and cancelled nodes, and revive those behind them; return how many."""
-        return self._connection.drive(self._changed(retried))
+        return self._changed(retried)
 
-    async def aretry(self) -> int:
-        """As `retry`, without blocking the event loop."""
-        return await self._connection.adrive(self._changed(retried))
+    aretry = awaited(retry)
 
     def wait(self, timeout: Duration | None = None) -> WorkflowState:
         """Wait until it has ended; `ResultTimeout` after `timeout`, and it goes on regardless."""
@@ -166,9 +159,6 @@ class Workflow:
         if found is None:
             raise WorkflowNotFound(self.id)
         return found[0]
-
-    def _info(self) -> Asking[WorkflowInfo]:
-        return workflow_info(self._group, (yield from self._head()))
 
     def _nodes(self) -> Asking[list[NodeInfo]]:
         yield from self._head()

@@ -19,12 +19,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from packhorse.call import Call
-from packhorse.client.connection import Connection
+from packhorse.client.connection import Asks, Connection
 from packhorse.client.submission import Submission, new_job
 from packhorse.core.clock import new_id
+from packhorse.core.driving import awaited, blocking
 from packhorse.core.job import NewJob
 from packhorse.core.options import name_text
-from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import Record
 from packhorse.core.process import in_event_loop
 from packhorse.core.workflows import NAME_BYTES_MAX, name_id, numbers_text
@@ -176,37 +176,16 @@ class Flow(Graph):
         return Workflow(answer.group, self._submission.connection, answer.deduplicated)
 
 
-class Workflows:
+class Workflows(Asks):
     """The workflows that a store holds; of one tenant, if it is a tenant's view."""
 
     def __init__(self, connection: Connection, tenant: str | None = None) -> None:
         self._connection = connection
         self._tenant = tenant
 
-    def get(self, name: str, *, tenant: str = "") -> Workflow:
+    @blocking
+    def get(self, name: str, *, tenant: str = "") -> Asking[Workflow]:
         """Find the newest run of a name, or a run by its id; else raise `WorkflowNotFound`."""
-        return self._found(self._connection.drive(self._get(name, tenant)))
-
-    async def aget(self, name: str, *, tenant: str = "") -> Workflow:
-        """As `get`, without blocking the event loop."""
-        return self._found(await self._connection.adrive(self._get(name, tenant)))
-
-    def all(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
-        """List those that run or are still kept, by tenant and name, at most `limit`."""
-        asking = all_workflows(self._connection.store, self._tenant, limit)
-        return self._connection.drive(asking)
-
-    async def aall(self, *, limit: int = 1_000) -> list[WorkflowInfo]:
-        """As `all`, without blocking the event loop."""
-        store = await self._connection.astore()
-        return await self._connection.adrive(all_workflows(store, self._tenant, limit))
-
-    async def apage(self, *, limit: int = 50, after: str | None = None) -> WorkflowPage:
-        """List one page of them, by tenant and name: one query, however many there are."""
-        store = await self._connection.astore()
-        return await self._connection.adrive(workflow_page(store, self._tenant, limit, after))
-
-    def _get(self, name: str, tenant: str) -> Asking[Group]:
         store = self._connection.store
         own = tenant if self._tenant is None else self._tenant
         key, _, run = name.partition(RUN_MARK)
@@ -218,10 +197,21 @@ class Workflows:
         group = workflow_group(own, key, run)
         if (yield from read_workflow(store, group)) is None:
             raise WorkflowNotFound(name)
-        return group
-
-    def _found(self, group: Group) -> Workflow:
         return Workflow(group, self._connection)
+
+    aget = awaited(get)
+
+    @blocking
+    def all(self, *, limit: int = 1_000) -> Asking[list[WorkflowInfo]]:
+        """List those that run or are still kept, by tenant and name, at most `limit`."""
+        return all_workflows(self._connection.store, self._tenant, limit)
+
+    aall = awaited(all)  # noqa: A003 - the verb above
+
+    async def apage(self, *, limit: int = 50, after: str | None = None) -> WorkflowPage:
+        """List one page of them, by tenant and name: one query, however many there are."""
+        store = await self._connection.astore()
+        return await self._connection.adrive(workflow_page(store, self._tenant, limit, after))
 
 
 def _new_run() -> str:
