@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import NAME, duration, json_option, on_store
+from packhorse.cli.options import NAME, duration, on_store, store_command
 from packhorse.cli.output import note, print_list
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ def alerts() -> None:
     """List, add, remove, test and silence alerts."""
 
 
-@alerts.command("list")
-@json_option
-@on_store
+@store_command(alerts, "list")
 def list_alerts(app: Packhorse, *, as_json: bool) -> None:
     """List the alerts of an app, and those the store knows."""
     app.registry.load()  # modules that declare tasks may declare alerts too

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import json_option, on_store, yes_option
+from packhorse.cli.options import on_store, store_command, yes_option
 from packhorse.cli.output import (
     confirm,
     note,
@@ -38,9 +38,7 @@ def batches() -> None:
     """List, show, watch, cancel and retry batches."""
 
 
-@batches.command("list")
-@json_option
-@on_store
+@store_command(batches, "list")
 def list_batches(app: Packhorse, *, as_json: bool) -> None:
     """List every batch that the store holds, the newest first."""
     headers = ("BATCH", "STATUS", "DONE", "PROCESSED", "FAILED", "TOTAL")
@@ -59,10 +57,8 @@ def _row(progress: BatchProgress) -> tuple[object, ...]:
     )
 
 
-@batches.command("show")
+@store_command(batches, "show")
 @_ID
-@json_option
-@on_store
 def show_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     """Show one batch, and the first items that failed."""
     batch = _found(app, batch_id)
@@ -137,11 +133,9 @@ def _bar(percentage: float) -> str:
     return "█" * filled + "░" * (_BAR_WIDTH - filled)
 
 
-@batches.command("cancel")
+@store_command(batches, "cancel")
 @_ID
 @yes_option
-@json_option
-@on_store
 def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> None:
     """End a batch: nothing more starts, and what runs is stopped."""
     batch = _found(app, batch_id)
@@ -158,10 +152,8 @@ def cancel_batch(app: Packhorse, *, batch_id: str, yes: bool, as_json: bool) -> 
     print_answer(text, as_json=as_json, batchId=batch_id, **numbers)
 
 
-@batches.command("retry")
+@store_command(batches, "retry")
 @_ID
-@json_option
-@on_store
 def retry_batch(app: Packhorse, *, batch_id: str, as_json: bool) -> None:
     """Run the items of a batch once more that failed, and no others."""
     batch = _found(app, batch_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.exits import NothingMatched
-from packhorse.cli.options import json_option, on_store, yes_option
+from packhorse.cli.options import on_store, store_command, yes_option
 from packhorse.cli.output import confirm, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ def breakers() -> None:
     """List and reset circuit breakers."""
 
 
-@breakers.command("list")
-@json_option
-@on_store
+@store_command(breakers, "list")
 def list_breakers(app: Packhorse, *, as_json: bool) -> None:
     """List the breakers that are open, or have counted failures of late."""
     from packhorse.client.documents import document_of

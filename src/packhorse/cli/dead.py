@@ -12,10 +12,9 @@ from packhorse.cli.exits import ExitCode
 from packhorse.cli.options import (
     NAME,
     confirm_options,
-    json_option,
-    on_store,
     reset_budget_option,
     show_values_option,
+    store_command,
 )
 from packhorse.cli.output import confirm, tell_numbers
 from packhorse.cli.selection import (
@@ -55,13 +54,11 @@ def dead() -> None:
     """List, show, redrive and purge dead letters: jobs that will not run again by themselves."""
 
 
-@dead.command("list")
+@store_command(dead, "list")
 @_reason_option
 @_shelf_option
 @filter_options
 @page_options
-@json_option
-@on_store
 def list_dead(
     app: Packhorse, /, *, limit: int, after: str | None, as_json: bool, **filters: Any
 ) -> None:
@@ -72,11 +69,9 @@ def list_dead(
     print_page(app, chosen, limit, after, as_json=as_json, none="No dead letters.")
 
 
-@dead.command("show")
+@store_command(dead, "show")
 @click.argument("job_id", metavar="JOB")
 @show_values_option
-@json_option
-@on_store
 def show_dead(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -> None:
     """Show one dead letter: its reason, its error, its arguments, every attempt."""
     from packhorse.cli.display import print_job, read_job
@@ -90,7 +85,7 @@ def show_dead(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) 
     print_job(app, record, as_json=as_json, whole=show_values)
 
 
-@dead.command("redrive")
+@store_command(dead, "redrive")
 @click.argument("job_ids", metavar="[JOB]...", nargs=-1)
 @_all_option
 @_reason_option
@@ -98,8 +93,6 @@ def show_dead(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) 
 @reset_budget_option
 @filter_options
 @confirm_options
-@json_option
-@on_store
 def redrive_dead(
     app: Packhorse,
     /,
@@ -128,14 +121,12 @@ def redrive_dead(
     tell_numbers({"matched": selection.number, **none_redriven(), **answers}, as_json=as_json)
 
 
-@dead.command("purge")
+@store_command(dead, "purge")
 @_all_option
 @_reason_option
 @_shelf_option
 @filter_options
 @confirm_options
-@json_option
-@on_store
 def purge_dead(
     app: Packhorse, /, *, yes: bool, dry_run: bool, as_json: bool, **filters: Any
 ) -> None:

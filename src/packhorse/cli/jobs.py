@@ -11,10 +11,10 @@ import click
 from packhorse.cli.options import (
     NAME,
     confirm_options,
-    json_option,
     on_store,
     reset_budget_option,
     show_values_option,
+    store_command,
 )
 from packhorse.cli.output import confirm, decoded_json, print_text, tell_numbers
 from packhorse.cli.selection import (
@@ -48,7 +48,7 @@ def jobs() -> None:
     """List, show, cancel, retry, signal, approve, decline and purge jobs; show what they logged."""
 
 
-@jobs.command("list")
+@store_command(jobs, "list")
 @click.option(
     "--status",
     "statuses",
@@ -58,8 +58,6 @@ def jobs() -> None:
 )
 @filter_options
 @page_options
-@json_option
-@on_store
 def list_jobs(
     app: Packhorse, /, *, limit: int, after: str | None, as_json: bool, **filters: Any
 ) -> None:
@@ -69,11 +67,9 @@ def list_jobs(
     print_page(app, job_filter(app.store, **filters), limit, after, as_json=as_json)
 
 
-@jobs.command("show")
+@store_command(jobs, "show")
 @_JOB
 @show_values_option
-@json_option
-@on_store
 def show_job(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -> None:
     """Show all there is to know of one job: its arguments, result, steps, artifacts, attempts."""
     from packhorse.cli.display import print_job, read_job
@@ -81,10 +77,8 @@ def show_job(app: Packhorse, *, job_id: str, as_json: bool, show_values: bool) -
     print_job(app, read_job(app, job_id), as_json=as_json, whole=show_values)
 
 
-@jobs.command("logs")
+@store_command(jobs, "logs")
 @_JOB
-@json_option
-@on_store
 def job_logs(app: Packhorse, *, job_id: str, as_json: bool) -> None:
     """Show what the handler of a job logged, of each attempt that ended; secrets are masked."""
     from packhorse.cli.display import print_logs
@@ -93,13 +87,11 @@ def job_logs(app: Packhorse, *, job_id: str, as_json: bool) -> None:
     print_logs(lines, as_json=as_json, redact=app.bus.redact)
 
 
-@jobs.command("cancel")
+@store_command(jobs, "cancel")
 @click.argument("job_ids", metavar="[JOB]...", nargs=-1)
 @_all_option
 @filter_options
 @confirm_options
-@json_option
-@on_store
 def cancel_jobs(
     app: Packhorse,
     /,
@@ -143,12 +135,10 @@ def _selected(
     )
 
 
-@jobs.command("purge")
+@store_command(jobs, "purge")
 @_all_option
 @filter_options
 @confirm_options
-@json_option
-@on_store
 def purge_jobs(
     app: Packhorse, /, *, yes: bool, dry_run: bool, as_json: bool, **filters: Any
 ) -> None:
@@ -160,11 +150,9 @@ def purge_jobs(
     purge_confirmed(app.store, selection, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-@jobs.command("retry")
+@store_command(jobs, "retry")
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 @reset_budget_option
-@json_option
-@on_store
 def retry_jobs(
     app: Packhorse, *, job_ids: tuple[str, ...], reset_budget: bool, as_json: bool
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.options import NAME, json_option, on_store
+from packhorse.cli.options import NAME, store_command
 from packhorse.cli.output import note, print_json, print_text, show_progress
 from packhorse.core.text import counted
 from packhorse.errors import ConfigError
@@ -34,10 +34,8 @@ def generate_key(key_id: str) -> None:
     print_text(f"{key_id}:{key}")
 
 
-@keys.command("rotate")
+@store_command(keys, "rotate")
 @click.option("--after", type=NAME, metavar="PLACE", help="Go on where an earlier run was stopped.")
-@json_option
-@on_store
 def rotate_keys(app: Packhorse, *, after: str | None, as_json: bool) -> None:
     """Encrypt with the active key what older keys have encrypted, while work goes on.
 

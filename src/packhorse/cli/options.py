@@ -26,6 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The fewest and the most worker processes.
 Bounds = tuple[int, int]
+#: What `store_command` adds.
+_SHARED: Final = ("as_json", "url", "app_name")
 #: A larger number is a typo.
 _WORKERS_MAX: Final = 256
 
@@ -164,6 +166,20 @@ def on_store(command: Callable[Concatenate[Packhorse, P], R]) -> Callable[..., R
             return command(app, *args, **kwargs)
 
     return chosen
+
+
+def store_command(group: click.Group, name: str, **settings: Any) -> Callable[[F], click.Command]:
+    """Declare a command of a group that works on a store (`on_store`), and may answer in JSON.
+
+    Options that all commands have stand behind its own in --help.
+    """
+
+    def declare(function: F) -> click.Command:
+        command = group.command(name, **settings)(json_option(on_store(function)))
+        command.params.sort(key=lambda each: each.name in _SHARED)
+        return command
+
+    return declare
 
 
 def queue_choices(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

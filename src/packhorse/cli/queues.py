@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from packhorse.cli.exits import NothingMatched
-from packhorse.cli.options import NAME, json_option, on_store, queue_choices
+from packhorse.cli.options import NAME, queue_choices, store_command
 from packhorse.cli.output import (
     ages,
     did_you_mean,
@@ -40,9 +40,7 @@ def queues() -> None:
     """List, pause, resume, close and open queues, and set their limits."""
 
 
-@queues.command("list")
-@json_option
-@on_store
+@store_command(queues, "list")
 def list_queues(app: Packhorse, *, as_json: bool) -> None:
     """List every queue declared, set, paused, closed, or holding a job."""
     found = app.insights.queues()
@@ -76,60 +74,48 @@ def _part_options(command: F) -> F:
     )(command)
 
 
-@queues.command("pause")
+@store_command(queues, "pause")
 @_QUEUE
 @_part_options
-@json_option
-@on_store
 def pause_queue(app: Packhorse, /, *, queue: str, as_json: bool, **part: Any) -> None:
     """Stop giving out a queue's jobs; those that run go on."""
     _set_state(app, app.pause, queue, "paused", on=True, as_json=as_json, **part)
 
 
-@queues.command("resume")
+@store_command(queues, "resume")
 @_QUEUE
 @_part_options
-@json_option
-@on_store
 def resume_queue(app: Packhorse, /, *, queue: str, as_json: bool, **part: Any) -> None:
     """Give out again what pause with the same options stopped."""
     _set_state(app, app.resume, queue, "paused", on=False, as_json=as_json, **part)
 
 
-@queues.command("close")
+@store_command(queues, "close")
 @_QUEUE
-@json_option
-@on_store
 def close_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take no new jobs for a queue; what is there goes on, with its retries."""
     _set_state(app, app.close_queue, queue, "closed", on=True, as_json=as_json)
 
 
-@queues.command("drain", hidden=True)
+@store_command(queues, "drain", hidden=True)
 @_QUEUE
-@json_option
-@on_store
 def drain_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Do what close does, whose older name this is."""
     note("'queues drain' is called 'queues close', and goes with the next release.")
     _set_state(app, app.close_queue, queue, "closed", on=True, as_json=as_json)
 
 
-@queues.command("open")
+@store_command(queues, "open")
 @_QUEUE
-@json_option
-@on_store
 def open_queue(app: Packhorse, *, queue: str, as_json: bool) -> None:
     """Take new jobs for a closed queue again."""
     _set_state(app, app.open_queue, queue, "closed", on=False, as_json=as_json)
 
 
-@queues.command("set")
+@store_command(queues, "set")
 @_QUEUE
 @click.argument("limits", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--unset", is_flag=True, help="End what was set: the declared limits hold again.")
-@json_option
-@on_store
 def set_queue(
     app: Packhorse, *, queue: str, limits: tuple[str, ...], unset: bool, as_json: bool
 ) -> None:

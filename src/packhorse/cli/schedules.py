@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import duration, json_option, on_store
+from packhorse.cli.options import duration, store_command
 from packhorse.cli.output import (
     age,
     note,
@@ -39,9 +39,7 @@ def schedules() -> None:
     """List, show, run, pause and change schedules."""
 
 
-@schedules.command("list")
-@json_option
-@on_store
+@store_command(schedules, "list")
 def list_schedules(app: Packhorse, *, as_json: bool) -> None:
     """List every schedule that the store holds."""
     headers = ("SCHEDULE", "STATE", "NEXT", "TASK", "LAST", "WHEN")
@@ -70,10 +68,8 @@ def _state(schedule: ScheduleInfo) -> str:
     return schedule.state
 
 
-@schedules.command("show")
+@store_command(schedules, "show")
 @_NAME
-@json_option
-@on_store
 def show_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Show one schedule, its next fires and its last ones."""
     found = app.schedules.get(name)
@@ -107,11 +103,9 @@ def _coming(app: Packhorse, schedule: ScheduleInfo) -> object:
         return f"{one_line(schedule.next_at)}; {error}"
 
 
-@schedules.command("next")
+@store_command(schedules, "next")
 @_NAME
 @click.option("--count", type=click.IntRange(1, 1_000), default=10, help="How many; 10.")
-@json_option
-@on_store
 def next_fires(app: Packhorse, *, name: str, count: int, as_json: bool) -> None:
     """List the next fires, in UTC and in the schedule's time zone."""
     from zoneinfo import ZoneInfo
@@ -131,10 +125,8 @@ def next_fires(app: Packhorse, *, name: str, count: int, as_json: bool) -> None:
         note(f"Schedule {name} is {found.state}: it does not fire.")
 
 
-@schedules.command("history")
+@store_command(schedules, "history")
 @_NAME
-@json_option
-@on_store
 def past_fires(app: Packhorse, *, name: str, as_json: bool) -> None:
     """List the last fires, how late each was, and what became of its job."""
     found = app.schedules.get(name)
@@ -144,10 +136,8 @@ def past_fires(app: Packhorse, *, name: str, as_json: bool) -> None:
         note(f"Schedule {name} has not fired yet.")
 
 
-@schedules.command("run")
+@store_command(schedules, "run")
 @_NAME
-@json_option
-@on_store
 def run_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Submit the schedule's call now; when it fires by itself stays as it is."""
     job = app.schedules.run(name)
@@ -156,25 +146,21 @@ def run_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     print_answer(f"Job {job.id} of schedule {name} {done}.", as_json=as_json, **fields)
 
 
-@schedules.command("pause")
+@store_command(schedules, "pause")
 @_NAME
-@json_option
-@on_store
 def pause_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Let a schedule fire no more until it is resumed; deploys do not change that."""
     _tell(app.schedules.pause(name), as_json=as_json)
 
 
-@schedules.command("resume")
+@store_command(schedules, "resume")
 @_NAME
-@json_option
-@on_store
 def resume_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Let a paused schedule fire again; what fell into the pause is left out."""
     _tell(app.schedules.resume(name), as_json=as_json)
 
 
-@schedules.command("edit")
+@store_command(schedules, "edit")
 @_NAME
 @click.option("--cron", help="Five fields: minute, hour, day, month, weekday.")
 @click.option("--timezone", help="Of the cron expression, such as Europe/Berlin.")
@@ -182,8 +168,6 @@ def resume_schedule(app: Packhorse, *, name: str, as_json: bool) -> None:
 @click.option("--catch-up", type=click.Choice(["skip", "latest", "all"]), help="Of missed fires.")
 @click.option("--jitter", type=duration, help="Start jobs up to so long after the fire.")
 @click.option("--declared", is_flag=True, help="End what was changed: code decides again.")
-@json_option
-@on_store
 def edit_schedule(
     app: Packhorse, /, *, name: str, declared: bool, as_json: bool, **options: Any
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.exits import NothingMatched
-from packhorse.cli.options import NAME, duration, json_option, on_store
+from packhorse.cli.options import NAME, duration, on_store, store_command
 from packhorse.cli.output import note, print_list, print_struct, print_text, the_one
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def tokens() -> None:
     """Make, list and revoke tokens for the web API and the dashboard."""
 
 
-@tokens.command("create")
+@store_command(tokens, "create")
 @click.argument("name", type=NAME)
 @click.option(
     "--scope",
@@ -34,8 +34,6 @@ def tokens() -> None:
 )
 @click.option("--tenant", type=NAME, help="It sees and does only what is this tenant's.")
 @click.option("--expires", type=duration, help="It counts for so long, such as 30d.")
-@json_option
-@on_store
 def create_token(
     app: Packhorse,
     *,
@@ -56,9 +54,7 @@ def create_token(
     print_text(made.text)
 
 
-@tokens.command("list")
-@json_option
-@on_store
+@store_command(tokens, "list")
 def list_tokens(app: Packhorse, *, as_json: bool) -> None:
     """List the tokens that count."""
     from packhorse.client.tokens import Tokens

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.options import NAME, duration, json_option, on_store
+from packhorse.cli.options import NAME, duration, store_command
 from packhorse.cli.output import (
     decoded_json,
     note,
@@ -34,9 +34,7 @@ def topics() -> None:
     """List topics, show who gets their events, and publish one."""
 
 
-@topics.command("list")
-@json_option
-@on_store
+@store_command(topics, "list")
 def list_topics(app: Packhorse, *, as_json: bool) -> None:
     """List every topic that the store knows subscribers of."""
     none = "No topics. Workers of an app that subscribes to some write that down on start."
@@ -49,10 +47,8 @@ def _row(topic: TopicInfo) -> tuple[object, ...]:
     return (topic.name, ", ".join(active) or "-")
 
 
-@topics.command("show")
+@store_command(topics, "show")
 @_NAME
-@json_option
-@on_store
 def show_topic(app: Packhorse, *, name: str, as_json: bool) -> None:
     """Show the subscribers of a topic, those that are retired too."""
     found = app.topics.get(name)
@@ -68,15 +64,13 @@ def show_topic(app: Packhorse, *, name: str, as_json: bool) -> None:
         note(f"Topic {name} has no subscribers: events published now reach no task.")
 
 
-@topics.command("publish")
+@store_command(topics, "publish")
 @_NAME
 @click.argument("payload", metavar="JSON")
 @click.option("--key", "idempotency_key", type=NAME, help="Of one key nothing is there twice.")
 @click.option("--tenant", type=NAME, help="The tenant the jobs belong to.")
 @click.option("--priority", type=click.Choice(_PRIORITIES), help="What runs first.")
 @click.option("--delay", type=duration, help="Run no job sooner than in so long.")
-@json_option
-@on_store
 def publish_event(
     app: Packhorse, /, *, name: str, payload: str, as_json: bool, **options: Any
 ) -> None:

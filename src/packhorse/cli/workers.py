@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from packhorse.cli.exits import NothingMatched, exit_code_of
-from packhorse.cli.options import duration, json_option, on_store
+from packhorse.cli.options import duration, on_store, store_command
 from packhorse.cli.output import age, note, print_list, print_struct, print_text, the_one
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
 from packhorse.core.durations import microseconds
@@ -32,9 +32,7 @@ def workers() -> None:
     """List workers, and have them stop claiming."""
 
 
-@workers.command("list")
-@json_option
-@on_store
+@store_command(workers, "list")
 def list_workers(app: Packhorse, *, as_json: bool) -> None:
     """List the workers the store knows, live ones and those that went without leaving."""
     from packhorse.client.documents import worker_document
@@ -68,11 +66,9 @@ def worker_state(worker: WorkerInfo) -> str:
     return "quiet" if worker.quiet else "live"
 
 
-@workers.command("stacks")
+@store_command(workers, "stacks")
 @click.argument("worker_id", metavar="WORKER")
 @click.option("--timeout", type=duration, default="15s", show_default=True, help="Wait so long.")
-@json_option
-@on_store
 def show_stacks(app: Packhorse, worker_id: str, *, timeout: str, as_json: bool) -> None:
     """Show what a worker does right now, on whichever machine: the stacks of running handlers."""
     from packhorse.client.worker_signals import ask_stacks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packhorse.cli.options import json_option, on_store, yes_option
+from packhorse.cli.options import store_command, yes_option
 from packhorse.cli.output import (
     confirm,
     print_answer,
@@ -36,10 +36,8 @@ def workflows() -> None:
     """List, show, cancel and retry workflows."""
 
 
-@workflows.command("list")
+@store_command(workflows, "list")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=1_000, help="How many; 1000.")
-@json_option
-@on_store
 def list_workflows(app: Packhorse, *, limit: int, as_json: bool) -> None:
     """List workflows that run or are still kept."""
     found = app.workflows.all(limit=limit)
@@ -73,13 +71,11 @@ def _found(app: Packhorse, name: str, tenant: str) -> Workflow:
         return app.workflows.get(whole, tenant=tenant)
 
 
-@workflows.command("show")
+@store_command(workflows, "show")
 @_NAME
 @_TENANT
 @click.option("--dot", is_flag=True, help="Print the graph for Graphviz.")
 @click.option("--mermaid", is_flag=True, help="Print the graph for Mermaid.")
-@json_option
-@on_store
 def show_workflow(
     app: Packhorse, *, name: str, tenant: str, dot: bool, mermaid: bool, as_json: bool
 ) -> None:
@@ -106,12 +102,10 @@ def show_workflow(
             print_text(line)
 
 
-@workflows.command("cancel")
+@store_command(workflows, "cancel")
 @_NAME
 @_TENANT
 @yes_option
-@json_option
-@on_store
 def cancel_workflow(app: Packhorse, *, name: str, tenant: str, yes: bool, as_json: bool) -> None:
     """Cancel the jobs of a workflow and what waits behind them."""
     workflow = _found(app, name, tenant)
@@ -122,11 +116,9 @@ def cancel_workflow(app: Packhorse, *, name: str, tenant: str, yes: bool, as_jso
     print_answer(text, as_json=as_json, workflow=workflow.id, cancelled=cancelled)
 
 
-@workflows.command("retry")
+@store_command(workflows, "retry")
 @_NAME
 @_TENANT
-@json_option
-@on_store
 def retry_workflow(app: Packhorse, *, name: str, tenant: str, as_json: bool) -> None:
     """Try dead and cancelled nodes of a workflow again, and what waits behind them."""
     workflow = _found(app, name, tenant)
