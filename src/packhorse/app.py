@@ -212,13 +212,14 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
         `atomic` stores all of them or none, up to 5,000. With `tx`, a connection of yours, they are
         stored when its transaction commits.
         """
-        return self._submission.submit(calls, "enqueue_many", atomic=atomic, tx=tx)
+        batch = self._submission.prepared(calls, atomic=atomic, tx=tx)
+        return self._submission.store(batch, "enqueue_many")
 
     async def aenqueue_many(
         self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.asubmit(calls, atomic=atomic, tx=tx)
+        return await self._submission.astore(self._submission.prepared(calls, atomic=atomic, tx=tx))
 
     def submit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
         """Store a task of the worker protocol under the id it came with, or a request to a worker.

@@ -26,7 +26,7 @@ from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.client.workers import WorkerInfo, uptime_ms, worker_info
 from packhorse.core.clock import SECOND_US, Clock, SystemClock
 from packhorse.core.driving import adrive, awaited, blocking, drive
-from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
+from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info, shown
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
 from packhorse.core.options import name_text
 from packhorse.core.policies.autoscale import ScaleRule
@@ -317,23 +317,13 @@ def _queue_info(state: QueueState, counts: Counts | None, now_us: int) -> QueueI
     settings = state.settings
     held = counts or Counts(queue=settings.name, by_status={})
     waited_s = _waited_s(held, now_us)
-    return QueueInfo(
-        name=settings.name,
-        priority=settings.priority,
-        dead_letter=settings.dead_letter,
-        paused=state.paused,
-        declared=state.declared,
-        closed=state.closed,
-        overridden=state.overridden,
-        paused_keys=state.paused_keys,
-        paused_tenants=state.paused_tenants,
-        settings=settings,
+    return shown(
+        QueueInfo,
+        *(state, settings, held),
         depth=max(0, _depth(held) - held.in_steps),
-        in_steps=held.in_steps,
         counts=dict(_in_order(held)),
         oldest_ready_s=max(waited_s.values(), default=None),
         oldest_ready_s_by_priority=waited_s,
-        held_bytes=state.held_bytes,
         at_least=tuple(sorted(held.at_least)),
     )
 

@@ -81,13 +81,13 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
-        [handle] = self._submission.submit((self.call(*args, **kwargs),), "enqueue")
-        return handle
+        submission = self._submission
+        return submission.store(submission.prepared((self.call(*args, **kwargs),)), "enqueue")[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """As `enqueue`, without blocking the event loop."""
-        [handle] = await self._submission.asubmit((self.call(*args, **kwargs),))
-        return handle
+        submission = self._submission
+        return (await submission.astore(submission.prepared((self.call(*args, **kwargs),))))[0]
 
     def enqueue_many(
         self,
@@ -97,7 +97,8 @@ class Task(Generic[P, R]):
         tx: object = None,
     ) -> list[JobHandle[R]]:
         """Store calls of this task, or arguments by name, as `Packhorse.enqueue_many` does."""
-        return self._submission.submit(self._calls(items), "enqueue_many", atomic=atomic, tx=tx)
+        batch = self._submission.prepared(self._calls(items), atomic=atomic, tx=tx)
+        return self._submission.store(batch, "enqueue_many")
 
     async def aenqueue_many(
         self,
@@ -107,7 +108,8 @@ class Task(Generic[P, R]):
         tx: object = None,
     ) -> list[JobHandle[R]]:
         """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.asubmit(self._calls(items), atomic=atomic, tx=tx)
+        batch = self._submission.prepared(self._calls(items), atomic=atomic, tx=tx)
+        return await self._submission.astore(batch)
 
     def map(self, items: Iterable[Any], **options: Unpack[MapOptions]) -> Batch[R]:
         """Store a job for each item, as one batch, whose results are typed.

@@ -127,14 +127,6 @@ class Connection:
         """The queues declared in this process, by name."""
         return self.declarations.queues
 
-    def run(self, ask: Ask[T]) -> T:
-        """Run a plan in this thread."""
-        return self._run_plan(ask(self.store))
-
-    async def arun(self, ask: Ask[T]) -> T:
-        """Run a plan without blocking the event loop."""
-        return await self._arun_plan(ask(await self.astore()))
-
     def drive(self, asking: Asking[T]) -> T:
         """Run a generator that asks for one plan after another in this thread."""
         return drive(asking, self._run_plan)

@@ -27,6 +27,7 @@ from packhorse.client.submission import new_job
 from packhorse.core.clock import new_id, to_datetime
 from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
+from packhorse.core.info import shown
 from packhorse.core.options import (
     Reader,
     TaskOptions,
@@ -294,15 +295,13 @@ def _info(record: Record, now_us: int) -> ScheduleInfo:
     except Exception as error:  # noqa: BLE001 - no release's schedule must hide the others
         unknown: dict[str, Any] = {"words": str(error), "task": "", "queue": "", "timing": Timing()}
         return ScheduleInfo(name=record.id.key, state="unreadable", **unknown, **due)
-    return ScheduleInfo(
-        name=schedule.name,
+    return shown(
+        ScheduleInfo,
+        *(schedule, schedule.job),
         state=schedule.state(next_us),
         words=words,
-        task=schedule.job.task,
-        queue=schedule.job.queue,
         timing=timing,
         changed=tuple(name.removesuffix("_us") for name in schedule.changed),
-        fires=schedule.fires,
         **due,
     )
 

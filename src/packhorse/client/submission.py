@@ -52,6 +52,7 @@ class PreparedJobs(NamedTuple):
     ids_are_new: bool = False  #: no job in the store has one of their ids
     within: Within | None = None  #: the user's transaction that they are part of
     calls: Sequence[Call[Any]] = ()  #: what the jobs were made from, if from calls
+    atomic: bool = True  #: all or none; else in parts
 
 
 class Submission:
@@ -69,37 +70,11 @@ class Submission:
         """Return a context to store jobs in; it yields the jobs with their trace, if any."""
         return self.around(list(jobs)) if jobs else nullcontext([])
 
-    def submit(
-        self,
-        calls: Iterable[Call[R]],
-        verb: str,
-        *,
-        atomic: bool = False,
-        tenant: str | None = None,
-        tx: object = None,
-    ) -> list[JobHandle[R]]:
-        """Store calls in parts, or all or none if `atomic`; return a handle for each.
-
-        With `tx`, or where the calls name one, they are stored when that transaction commits.
-        """
-        return self.store(self._batch(list(calls), tx), verb, atomic=atomic, tenant=tenant)
-
-    async def asubmit(
-        self,
-        calls: Iterable[Call[R]],
-        *,
-        atomic: bool = False,
-        tenant: str | None = None,
-        tx: object = None,
-    ) -> list[JobHandle[R]]:
-        """As `submit`, without blocking the event loop."""
-        return await self.astore(self._batch(list(calls), tx), atomic=atomic, tenant=tenant)
-
     def store(
-        self, batch: PreparedJobs, verb: str, *, atomic: bool = True, tenant: str | None = None
+        self, batch: PreparedJobs, verb: str, *, tenant: str | None = None
     ) -> list[JobHandle[Any]]:
         """Store checked jobs, and return a handle for each; `verb` is what the user called."""
-        made, wait_us, ids_are_new, within, calls = batch
+        made, wait_us, ids_are_new, within, calls, atomic = batch
         if not made:
             return []
         connection = self.connection
@@ -124,10 +99,10 @@ class Submission:
         return handles
 
     async def astore(
-        self, batch: PreparedJobs, *, atomic: bool = True, tenant: str | None = None
+        self, batch: PreparedJobs, *, tenant: str | None = None
     ) -> list[JobHandle[Any]]:
         """As `store`, without blocking the event loop."""
-        made, wait_us, ids_are_new, within, calls = batch
+        made, wait_us, ids_are_new, within, calls, atomic = batch
         if not made:
             return []
         connection = self.connection
@@ -152,8 +127,15 @@ class Submission:
                 raise
         return handles
 
-    def _batch(self, calls: list[Call[Any]], tx: object = None) -> PreparedJobs:
-        """Build and check the jobs of these calls; the least patient call says how long to wait."""
+    def prepared(
+        self, made: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
+    ) -> PreparedJobs:
+        """Build and check the jobs of calls; the least patient call says how long to wait.
+
+        They are stored in parts, or all or none if `atomic`. With `tx`, or where the calls name
+        one, they are stored when that transaction commits.
+        """
+        calls = list(made)
         for call in calls:
             if type(call) is not Call:
                 raise not_alone(call)
@@ -162,13 +144,14 @@ class Submission:
         self.check(jobs)
         chosen = [call.choices.values for call in calls]
         if tx is None and not any(chosen):
-            return PreparedJobs(jobs, None, True, None, calls)
+            return PreparedJobs(jobs, None, True, None, calls, atomic)
         self._warn_of_queues(calls)
         within = Within.of(chosen, tx)
         if within is not None:
-            return PreparedJobs(jobs, None, False, within, calls)
+            return PreparedJobs(jobs, None, False, within, calls, atomic)
         wait_us = min((values["wait"] for values in chosen if "wait" in values), default=None)
-        return PreparedJobs(jobs, wait_us, [job.id for job in jobs] == ids, None, calls)
+        ids_are_new = [job.id for job in jobs] == ids
+        return PreparedJobs(jobs, wait_us, ids_are_new, None, calls, atomic)
 
     def checked(self, jobs: Iterable[NewJob]) -> list[NewJob]:
         """Jobs that were not made from calls, checked, each with the trace id its queue wants."""

@@ -72,17 +72,15 @@ class TenantView:
         self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """Store calls as this tenant's, as `Packhorse.enqueue_many` does."""
-        own = [self._own(call) for call in calls]
-        return self._submission.submit(
-            own, "enqueue_many", atomic=atomic, tenant=self.tenant, tx=tx
-        )
+        batch = self._submission.prepared(map(self._own, calls), atomic=atomic, tx=tx)
+        return self._submission.store(batch, "enqueue_many", tenant=self.tenant)
 
     async def aenqueue_many(
         self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
     ) -> list[JobHandle[Any]]:
         """As `enqueue_many`, without blocking the event loop."""
-        own = [self._own(call) for call in calls]
-        return await self._submission.asubmit(own, atomic=atomic, tenant=self.tenant, tx=tx)
+        batch = self._submission.prepared(map(self._own, calls), atomic=atomic, tx=tx)
+        return await self._submission.astore(batch, tenant=self.tenant)
 
     def publish(
         self, topic: str, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]

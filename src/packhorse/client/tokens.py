@@ -19,9 +19,10 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from packhorse.core.access import permissions_of
-from packhorse.core.clock import Clock, SystemClock, new_secret, to_datetime
+from packhorse.core.clock import Clock, SystemClock, new_secret
 from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration, positive_microseconds
+from packhorse.core.info import shown
 from packhorse.core.options import name_text
 from packhorse.core.policies.records import Put, Record, RecordId, Remove
 from packhorse.errors import ConfigError
@@ -196,12 +197,4 @@ def _digest(secret: str) -> str:
 
 
 def _info(token_id: str, document: _TokenDocument) -> TokenInfo:
-    expires_us = document.expires_us
-    return TokenInfo(
-        id=token_id,
-        name=document.name,
-        scopes=document.scopes,
-        tenant=document.tenant,
-        created_at=to_datetime(document.created_us),
-        expires_at=None if expires_us is None else to_datetime(expires_us),
-    )
+    return shown(TokenInfo, document, id=token_id)

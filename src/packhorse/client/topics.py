@@ -28,10 +28,11 @@ from packhorse.client.submission import (
     new_job,
 )
 from packhorse.client.transactions import Within
-from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.clock import new_id
 from packhorse.core.codec import Signature
 from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration
+from packhorse.core.info import shown
 from packhorse.core.job import Priority
 from packhorse.core.options import PriorityName, chosen_options
 from packhorse.core.topics import (
@@ -311,15 +312,7 @@ class Topics(Asks):
 
 
 def _info(subscriber: SubscriberDocument) -> SubscriberInfo:
-    retired_us = subscriber.retired_us
-    return SubscriberInfo(
-        task=subscriber.task,
-        queue=subscriber.job.queue,
-        state=subscriber.state,
-        declared_at=to_datetime(subscriber.declared_us),
-        seen_at=to_datetime(subscriber.seen_us),
-        retired_at=None if retired_us is None else to_datetime(retired_us),
-    )
+    return shown(SubscriberInfo, subscriber, queue=subscriber.job.queue)
 
 
 class TopicVerbs:

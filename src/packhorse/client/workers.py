@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from packhorse.core.clock import to_datetime
+from packhorse.core.info import shown
 from packhorse.protocol import UNSET, WorkerStats
 from packhorse.stores.requests import WorkerRecord
 
@@ -42,22 +42,13 @@ def uptime_ms(workers: Iterable[WorkerRecord], now_us: int) -> int:
 def worker_info(record: WorkerRecord, now_us: int) -> WorkerInfo:
     """A worker from its record."""
     release, _, code = record.version.partition(" ")
-    return WorkerInfo(
+    return shown(
+        WorkerInfo,
+        record,
         id=record.worker,
-        host=record.host,
-        pid=record.pid,
         version=release,
         code=code,
-        queues=record.queues,
-        tasks=record.tasks,
-        concurrency=record.concurrency,
-        running=record.running,
         stats=_worker_stats(record, now_us),
-        quiet=record.quiet,
-        live=record.live,
-        started_at=to_datetime(record.started_us),
-        renewed_at=to_datetime(record.renewed_us),
-        expires_at=to_datetime(record.expires_us),
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +40,25 @@ from packhorse.protocol import (
     to_wire,
     wire_datetime,
 )
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def shown(kind: type[S], *sources: object, **own: Any) -> S:
+    """Make what users are shown: fields that are not its `own` come from the first source with one.
+
+    What a source has as an instant, `created_us`, is shown as a date, `created_at`.
+    """
+    for name in kind.__struct_fields__:
+        if name in own:
+            continue
+        is_date = name.endswith("_at")
+        field = f"{name[:-3]}_us" if is_date else name
+        source = next((each for each in sources if hasattr(each, field)), None)
+        if source is not None:
+            value = getattr(source, field)
+            own[name] = _moment(value) if is_date else value
+    return kind(**own)
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,39 +111,13 @@ def job_info(record: JobRecord, attachments: Attachments | None = None) -> JobIn
     counters = record.counters
     running = record.status is JobStatus.PROCESSING
     kept = Attachments() if attachments is None else attachments
-    return JobInfo(
-        id=record.id,
-        task=record.task,
-        queue=record.queue,
-        status=record.status,
+    return shown(
+        JobInfo,
+        *(record, counters),
         priority=Priority(record.priority).name.lower(),
-        tenant=record.tenant,
-        tags=record.tags,
         attempts=counters.attempts + running,
-        failures=counters.failures,
-        crashes=counters.crashes,
-        snoozes=counters.snoozes,
-        releases=counters.releases,
-        fence=record.fence,
-        worker=record.worker,
         timeout=None if record.timeout_us is None else record.timeout_us / SECOND_US,
         deadline=_moment(record.deadline_us),
-        ordering_key=record.ordering_key,
-        dead_reason=record.dead_reason,
-        dead_letter=record.dead_letter,
-        error=record.error,
-        progress=record.progress,
-        trace_id=record.trace_id,
-        created_at=to_datetime(record.created_us),
-        updated_at=to_datetime(record.updated_us),
-        due_at=to_datetime(record.due_us),
-        started_at=_moment(record.started_us),
-        finished_at=_moment(record.finished_us),
-        created_by=record.created_by,
-        upstream_request_id=record.upstream_request_id,
-        concurrency_key=record.concurrency_key,
-        rate_key=record.rate_key,
-        idempotency_key=record.idempotency_key,
         steps=steps_of(kept.values),
         approvals=Consent(kept).given,
         tokens_spent=tokens_spent(kept.values),

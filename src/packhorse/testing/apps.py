@@ -137,7 +137,8 @@ class TestApp(Packhorse):
         )
 
     async def _run_due(self, max_attempts: int) -> int:
-        counts = await self._connection.arun(lambda store: store.inspection.counts())
+        store = await self._connection.astore()
+        counts = await store.arun(store.inspection.counts())
         report = await self.arun(
             tuple(dict.fromkeys((*self.known_queues, *(each.queue for each in counts)))),
             burst=True,

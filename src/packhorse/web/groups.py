@@ -12,6 +12,7 @@ from packhorse.batches.handle import Batch
 from packhorse.client.documents import document_of
 from packhorse.core.batches import BatchDocument
 from packhorse.core.clock import to_datetime
+from packhorse.core.info import shown
 from packhorse.core.job import PAGE_MAX
 from packhorse.core.redaction import redacted
 from packhorse.web.calls import ApiAnswer, ApiCall, answers
@@ -66,31 +67,23 @@ class WorkflowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def batch_document(batch: BatchDocument) -> dict[str, Any]:
     """Describe the progress of a batch."""
-    ended_us = batch.finished_us
-    shown = BatchInfo(
-        id=batch.id,
-        task=batch.job.task,
-        tenant=batch.job.tenant,
-        status=str(batch.status),
+    info = shown(
+        BatchInfo,
+        *(batch, batch.job),
         total=batch.items,
-        processed=batch.processed,
-        succeeded=batch.succeeded,
-        failed=batch.failed,
-        percentage=batch.percentage,
         jobs=batch.members,
-        created_at=to_datetime(batch.created_us),
-        completed_at=None if ended_us is None else to_datetime(ended_us),
+        completed_at=None if batch.finished_us is None else to_datetime(batch.finished_us),
         callbacks=batch.callback_states,
     )
-    return document_of(shown)
+    return document_of(info)
 
 
 @answers("BatchPage", "List batches")
 async def list_batches(call: ApiCall, query: GroupsQuery) -> ApiAnswer:
     """List a page of batches, by tenant and id."""
     page = await call.view.batches.apage(limit=query.limit, after=query.after)
-    shown = [batch_document(batch) for batch in page.batches]
-    return ApiAnswer(body={"batches": shown, "after": page.after})
+    found = [batch_document(batch) for batch in page.batches]
+    return ApiAnswer(body={"batches": found, "after": page.after})
 
 
 @answers("Batch", "Show how far a batch is")

@@ -17,7 +17,7 @@ from packhorse.client.operations import (
     OperationState,
 )
 from packhorse.core.access import Permission
-from packhorse.core.clock import to_datetime
+from packhorse.core.info import shown
 from packhorse.core.job import DeadReason, JobStatus
 from packhorse.core.options import rate_rule
 from packhorse.stores.requests import JobFilter
@@ -86,21 +86,8 @@ def _info(one: Operation) -> OperationInfo:
     chosen: dict[str, Any] = msgspec.to_builtins(one.chosen)
     chosen |= {"error": one.error, "place": one.place}
     rate = None if one.rate is None else f"{one.rate.max}/{one.rate.window_us / 1_000_000:g}s"
-    return OperationInfo(
-        id=one.id,
-        action=one.action,
-        state=one.state,
-        filter={name: value for name, value in chosen.items() if value},
-        by=one.by,
-        matched=one.matched,
-        more=one.more,
-        done=one.done,
-        refused=one.refused,
-        rate=rate,
-        started_at=to_datetime(one.started_us),
-        ended_at=None if one.ended_us is None else to_datetime(one.ended_us),
-        stopped_by=one.stopped_by,
-    )
+    known = {name: value for name, value in chosen.items() if value}
+    return shown(OperationInfo, one, filter=known, rate=rate)
 
 
 def _operations(call: ApiCall) -> Operations:

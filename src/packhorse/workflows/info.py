@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.clock import to_datetime
-from packhorse.core.info import Explanation, Reason
+from packhorse.core.info import Explanation, Reason, shown
 from packhorse.core.job import DeadReason, JobRecord, JobStatus
 from packhorse.core.policies.explain import ReasonCode
 from packhorse.core.policies.journal import Group
@@ -93,17 +93,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def workflow_info(group: Group, head: HeadDocument) -> WorkflowInfo:
     """Describe a workflow."""
-    return WorkflowInfo(
-        name=group.key,
-        run=group.run,
-        tenant=group.tenant,
-        state=head.state,
-        nodes=head.size,
-        completed=head.completed,
-        failed=head.failed,
-        created_at=to_datetime(head.created_us),
-        ended_at=None if head.ended_us is None else to_datetime(head.ended_us),
-    )
+    return shown(WorkflowInfo, group, head, name=group.key, nodes=head.size)
 
 
 def ends_told(bus: EventBus, worker: str = "") -> Ended:
