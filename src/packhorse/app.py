@@ -32,7 +32,7 @@ from packhorse.core.info import Explanation
 from packhorse.core.options import QueueOptions
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
-from packhorse.core.redaction import Redact, redact_default
+from packhorse.core.redaction import Redact
 from packhorse.core.sizes import Size
 from packhorse.core.text import counted
 from packhorse.errors import ConfigError, UsageError
@@ -65,17 +65,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
     """Tasks, their queues and the store their jobs live in; safe to share between threads.
 
-    The store is named by a URL (given, or from PACKHORSE_URL, or from the file PACKHORSE_URL_FILE
-    names, else a SQLite file here) and opened when it is first needed. `include` names the modules
-    that declare tasks, which are imported when a task is first looked up. Tests may give a ready
-    `store`, which then stays theirs to close, and their own time and chance. With a `spool`, a
-    path, submissions made while the store is away are kept in that file, and delivered later. With
-    `require_tenant` it takes no job that belongs to no tenant. With `encryption`, or keys in
-    PACKHORSE_KEYS, arguments, results, errors, steps and signals are encrypted in the store. What
-    is shown of them, and of exception text, passes `redact` before. `artifacts`: where they lie.
-    `max_bytes`: that unfinished jobs of the whole store may have, such as `"2GB"`. `job_logs`: the
-    level from which on what handlers log is kept with their jobs; None keeps nothing.
+    url             of the store, else PACKHORSE_URL, else what the file PACKHORSE_URL_FILE
+                    names holds, else a SQLite file here; opened when it is first needed
+    include         routers, and modules that declare tasks: imported when one is looked up
+    store           a ready one, which stays yours to close; with `clock` and `chance` for tests
+    spool           a file that keeps submissions while the store is away, to deliver them later
+    require_tenant  take no job that belongs to no tenant
+    encryption      keys, else those in PACKHORSE_KEYS: with some, arguments, results, errors,
+                    steps and signals are encrypted in the store
+    redact          returns what may be shown of these, and of exception text
+    artifacts       where they lie
+    max_bytes       that unfinished jobs of the whole store may have, such as `"2GB"`
+    job_logs        the level from which on what handlers log is kept with their jobs, or None
     """
+
+    #: Where relative paths begin, wherever the process goes later; empty if that is gone.
+    folder: str
+    #: The store's URL, secrets and all, a file's path absolute; None for a store given ready.
+    url: str | None
+    code_version: str | None = None  #: shown beside its workers; None: a fingerprint
+    origin: str | None = None  #: `module:attribute` to import it by, where that is known
+    link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one
 
     def __init__(
         self,
@@ -93,43 +103,33 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
         max_bytes: Size | None = None,
         job_logs: str | None = "info",
     ) -> None:
-        self.bus = EventBus()
-        self.bus.redact = redact_default if redact is None else redact
-        self.registry = Registry()
-        self.bus.worker_id_of, self.bus.place_of = self._worker_id_of, self.registry.place_of
-        self._chance = chance or SystemChance()
         self._own_store = store is None
-        #: Where relative paths begin, wherever the process goes later; empty if that is gone.
+        self._chance = chance or SystemChance()
         self.folder = working_folder()
-        #: The store's URL, secrets and all, a file's path absolute; None for a store given ready.
         self.url = chosen_url(url, self.folder) if store is None else None
-        self.code_version: str | None = None  #: shown beside its workers; None: a fingerprint
-        self.origin: str | None = None  #: `module:attribute` to import it by, where that is known
-        self.link: SupervisorLink | None = None  #: to the supervisor of this process, if it has one
-        self._middlewares: list[Callable[..., Any]] = []
-        self._instruments: list[Instrument] = []  # of `telemetry`
-        self._lifespans: list[Callable[..., Any]] = []
-        self._tasks: dict[str, Task[..., Any]] = {}
+        self.registry = Registry()
+        self.bus = EventBus(redact=redact, tasks=self.registry)
         connection = connected(
             lambda: open_store(self.url or "", clock=clock) if store is None else store,
             registry=self.registry,
             bus=self.bus,
             clock=clock or SystemClock(),
-            spool=None if spool is None else os.path.join(self.folder, spool),  # noqa: PTH118
+            spool=None if spool is None else (self.folder, spool),
             encryption=encryption,
         )
+        connection.declarations.set_rules(require_tenant=require_tenant, max_bytes=max_bytes)
         super().__init__(connection)
         self._keep(artifacts, job_logs)
-        if require_tenant:
-            self._connection.declarations.demand_tenants()
-        self._connection.declarations.bound_store(max_bytes)
-        self._submission = Submission(self._connection)
+        self._middlewares: list[Callable[..., Any]] = []
+        self._instruments: list[Instrument] = []  # of `telemetry`
+        self._lifespans: list[Callable[..., Any]] = []
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._submission = Submission(connection)
         #: `@app.task`, or `@app.task(queue="mail", ...)`: declares a function as a task.
         self.task = TaskDecorator(self._take, self._submission)
-        self._inclusion = Inclusion(self._connection, self._take_from_router)
+        self._inclusion = Inclusion(connection, self._take_from_router)
         self.registry.load = self._inclusion.load
-        for each in [include] if isinstance(include, str) else include:
-            self._inclusion.add(each, caller_line())
+        self.include(*([include] if isinstance(include, str) else include))
 
     # ------------------------------------------------------------------------------ declaring
 
@@ -359,11 +359,6 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
             chosen, tasks, tenants=tenants, lease=lease, default_timeout=default_timeout
         )
         return Consumer(self._connection, self._chance, settings, installed_version())
-
-    def _worker_id_of(self, task: str) -> str:
-        """The id of a task's contract."""
-        definition = self.registry.get(task)
-        return task if definition is None else definition.worker_id
 
     def _worker_registry(self) -> Registry:
         return self.registry

@@ -149,8 +149,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         None while no attempt has ended, and for an attempt that never was or is no longer kept.
         """
         record, history = yield from self._attempts()
-        definition = self.connection.registry.get(record.task)
-        worker_id = record.task if definition is None else definition.worker_id
+        worker_id = self.connection.registry.worker_id_of(record.task)
         moved = self._moved(record)  # a result that became an artifact is among those instead
         shown = record if moved is None else msgspec.structs.replace(record, result=None)
         found = response_of(shown, history, worker_id, attempt)

@@ -157,8 +157,8 @@ class Inclusion:
 
 
 def caller_line() -> str:
-    """Where the caller of the app's method stands, for messages."""
+    """Where the first caller outside this package stands, for messages."""
     frame = inspect.currentframe()
-    for _ in range(2):
-        frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("packhorse."):
+        frame = frame.f_back
     return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

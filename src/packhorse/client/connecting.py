@@ -26,10 +26,10 @@ def connected(
     registry: Registry,
     bus: EventBus,
     clock: Clock,
-    spool: str | None,
+    spool: tuple[str, str | os.PathLike[str]] | None,
     encryption: Encryption | None,
 ) -> Connection:
-    """Return the connection; nothing is opened yet."""
+    """Return the connection; nothing is opened yet. A spool is named by a folder and a path."""
     sealer = None
     if encryption is not None or any(name in os.environ for name in _KEYS):
         # Few have keys, and the others do not pay for it.
@@ -48,7 +48,7 @@ def connected(
         from packhorse.client.spool import SpoolingConnection  # noqa: PLC0415 - as above
 
         connection = SpoolingConnection(
-            opener, registry=registry, bus=bus, clock=clock, path=Path(spool), sealer=sealer
+            opener, registry=registry, bus=bus, clock=clock, path=Path(*spool), sealer=sealer
         )
     connection.places.sealed = sealer is not None
     return connection

@@ -88,8 +88,9 @@ class Declarations:
             self.tracing = self.tracing or declaration.unique_traces
             self._registry.note_news()
 
-    def bound_store(self, max_bytes: Size | None) -> None:
-        """Bound the bytes of all jobs in the store; None declares no bound."""
+    def set_rules(self, *, require_tenant: bool, max_bytes: Size | None) -> None:
+        """Demand a tenant in every queue; bound the bytes of all jobs, unless that is None."""
+        self.require_tenant = self.demanding = require_tenant
         if max_bytes is None:
             return
         settings = QueueSettings(THE_STORE, max_bytes=size_in_bytes(max_bytes, "max_bytes"))
@@ -121,10 +122,6 @@ class Declarations:
         """Return how long a submit to this queue waits for room, if that is declared."""
         declared = self._queues.get(queue)
         return None if declared is None else declared.wait_us
-
-    def demand_tenants(self) -> None:
-        """Demand a tenant for jobs of every queue."""
-        self.require_tenant = self.demanding = True
 
     def demands_tenant(self, queue: str) -> bool:
         """Whether a job of this queue must belong to a tenant."""

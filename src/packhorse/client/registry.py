@@ -204,6 +204,11 @@ class Registry:
         definition = self._by_name.get(name)
         return "" if definition is None else definition.where
 
+    def worker_id_of(self, name: str) -> str:
+        """Return the id of a task's contract; its name where it is not known here."""
+        definition = self.get(name)
+        return name if definition is None else definition.worker_id
+
     def by_worker_id(self, worker_id: str) -> TaskDefinition | None:
         """The task whose contract has this id; one without a contract has its name for it."""
         self.load()

@@ -7,7 +7,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -29,18 +29,31 @@ _TYPES: Final = tuple(
 EVENTS: Final[Mapping[str, type[Event]]] = MappingProxyType({kind.name: kind for kind in _TYPES})
 
 
+class TaskNames(Protocol):
+    """What a bus asks about tasks."""
+
+    def worker_id_of(self, name: str, /) -> str:
+        """Return the id of a task's contract."""
+        ...
+
+    def place_of(self, name: str, /) -> str:
+        """Return `file:line` of a task's function."""
+        ...
+
+
 class EventBus:
     """Passes events to their observers; an observer never affects a job."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, redact: Redact | None = None, tasks: TaskNames | None = None) -> None:
         # Replaced as a whole on every change, so that emitting from any thread needs no lock.
         self.observers: Mapping[type[Event], tuple[Observer, ...]] = {}
         #: Masks values and exception text; see `core.redaction`.
-        self.redact: Redact = redact_default
-        #: Returns the id of a task's contract, for events emitted without it.
-        self.worker_id_of: Callable[[str], str] = str
-        #: Returns `file:line` of a task's function, empty if that is not known; for log records.
-        self.place_of: Callable[[str], str] = lambda _: ""
+        self.redact: Redact = redact or redact_default
+        self._tasks = tasks
+
+    def place_of(self, task: str) -> str:
+        """Return `file:line` of a task's function, empty if that is not known; for log records."""
+        return "" if self._tasks is None else self._tasks.place_of(task)
 
     def subscribe(self, event: type[Event] | str, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every such event; return a function that ends the subscription.
@@ -67,7 +80,8 @@ class EventBus:
         """Call the observers of this kind of event."""
         observers = self.observers.get(type(event), ())
         if observers and isinstance(event, JobEvent) and not event.worker_id:
-            named = msgspec.structs.replace(event, worker_id=self.worker_id_of(event.task))
+            worker_id = event.task if self._tasks is None else self._tasks.worker_id_of(event.task)
+            named = msgspec.structs.replace(event, worker_id=worker_id)
             event = named.carrying(event.exception)
         for observer in observers:
             try:
