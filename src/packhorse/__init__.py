@@ -161,74 +161,40 @@ __all__ = [
 # A name is imported when it is first asked for: `packhorse --help` needs none of them.
 _HOMES: Final = MappingProxyType(
     {
-        "app": ("Packhorse",),
-        "call": ("Call",),
-        "context": ("Context",),
-        "contract": ("Contract",),
-        "errors": (
-            "ConfigError",
-            "ContractError",
-            "IdempotencyMismatch",
-            "JobCancelled",
-            "JobConflict",
-            "JobDead",
-            "JobError",
-            "JobNotFound",
-            "KeyUnavailable",
-            "StepRefused",
-            "PackhorseError",
-            "PayloadError",
-            "QueueClosed",
-            "QueueFull",
-            "ResultTimeout",
-            "ScheduleNotFound",
-            "SchemaOutOfDate",
-            "ShapeError",
-            "StepMismatch",
-            "StepTimeout",
-            "StoreCopied",
-            "StoreError",
-            "StoreRefused",
-            "StoreUnavailable",
-            "TenantRequired",
-            "TransactionRefused",
-            "UsageError",
-            "WaitTimeout",
+        "Packhorse": "app",
+        "Batch": "batches.handle",
+        "Call": "call",
+        "Encryption": "client.encryption",
+        "TenantView": "client.tenant",
+        "Context": "context",
+        "Contract": "contract",
+        **dict.fromkeys(("Explanation", "JobInfo"), "core.info"),
+        **dict.fromkeys(
+            ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"), "core.job"
         ),
-        "batches.handle": ("Batch",),
-        "group_errors": (
-            *("BatchConflict", "BatchItemFailed", "BatchNotFound"),
-            *("WorkflowFailed", "WorkflowNotFound"),
-        ),
-        "handle": ("JobHandle",),
-        "core.info": ("Explanation", "JobInfo"),
-        "core.steps": ("StepInfo",),
-        "core.job": ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"),
-        "core.policies.retry": ("RetryPolicy",),
-        "router": ("Router",),
-        "signals": (
-            *("BreakerOpen", "JobSignal", "NeedsHuman", "RateLimited", "Reject", "Retry"),
-            "Snooze",
-        ),
-        "task": ("CoroutineTask", "FunctionTask", "Task"),
-        "client.encryption": ("Encryption",),
-        "client.tenant": ("TenantView",),
-        "workflows.handle": ("Workflow",),
-        "workflows.graph": ("Node",),
-        "workflows.shapes": ("chain", "gather"),
-        "unique": ("Unique",),
+        "RetryPolicy": "core.policies.retry",
+        "StepInfo": "core.steps",
+        "JobHandle": "handle",
+        "Router": "router",
+        **dict.fromkeys(("CoroutineTask", "FunctionTask", "Task"), "task"),
+        "Unique": "unique",
+        "Node": "workflows.graph",
+        "Workflow": "workflows.handle",
+        **dict.fromkeys(("chain", "gather"), "workflows.shapes"),
     }
 )
-
+#: The homes of all other names: errors, and what a handler may answer.
+_ERRORS: Final = ("errors", "group_errors", "signals")
 
 if not TYPE_CHECKING:  # who saw it would take any name for one of ours
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
             return import_module("packhorse.version").installed_version()
-        for home, names in _HOMES.items():
-            if name in names:
-                return getattr(import_module(f"packhorse.{home}"), name)
+        for home in [_HOMES[name]] if name in _HOMES else _ERRORS if name in __all__ else ():
+            module = import_module(f"packhorse.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
         raise AttributeError(f"module 'packhorse' has no attribute {name!r}")
 
 

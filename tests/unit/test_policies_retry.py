@@ -14,7 +14,6 @@ from packhorse.core.policies.retry import (
     RetryPolicy,
     qualified_name,
     retry_delay_us,
-    rule_of,
     wants_retry,
 )
 from packhorse.errors import ConfigError
@@ -155,11 +154,6 @@ def test_a_policy_that_contradicts_itself_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         RetryPolicy(**changes)
-
-
-def test_the_rule_of_no_policy_is_no_rule() -> None:
-    assert rule_of(None) is None
-    assert rule_of(RetryPolicy(max_retries=1)) == RetryRule(max_retries=1)
 
 
 def names_of(kind: type[BaseException]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -68,6 +68,10 @@ _NOT_FOR_FIRES: Final = (
     *("delay", "scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key"),
     *("idempotency_window", "wait"),
 )
+
+
+#: What becomes of a schedule at an instant, and the jobs that are submitted with it.
+_Change = Callable[[ScheduleDocument, int], tuple[ScheduleDocument, tuple[Any, ...]]]
 
 
 class TimingOptions(TypedDict, total=False):
@@ -253,7 +257,7 @@ class Schedules(Asks):
         yield from self._change(name, lambda schedule, now_us: (change(schedule, now_us), ()))
         return (yield from self._get(name))
 
-    def _change(self, name: str, change: _ScheduleChange) -> Asking[Changed]:
+    def _change(self, name: str, change: _Change) -> Asking[Changed]:
         """Write what `change` makes of a schedule; try again if another change came first.
 
         A change that changes nothing is written too: operators make few.
@@ -273,12 +277,6 @@ class Schedules(Asks):
         if record is None:
             raise ScheduleNotFound(name)
         return record, (yield from store_clock(records))
-
-
-class _ScheduleChange(Protocol):
-    def __call__(
-        self, schedule: ScheduleDocument, now_us: int, /
-    ) -> tuple[ScheduleDocument, tuple[Any, ...]]: ...
 
 
 def _info(record: Record, now_us: int) -> ScheduleInfo:

@@ -33,7 +33,7 @@ from packhorse.core.codec import Signature
 from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration
 from packhorse.core.info import shown
-from packhorse.core.job import Priority
+from packhorse.core.job import NewJob, Priority
 from packhorse.core.options import PriorityName, chosen_options
 from packhorse.core.topics import (
     SUBSCRIBER_KIND,
@@ -90,10 +90,10 @@ def publish(
 
     With `tenant` the jobs belong to that tenant, and the handles see only its jobs.
     """
-    publication = _Publication(submission, topic, payload, options, tenant)
+    event, batch = _event(topic, payload, options, tenant)
     store = submission.connection.store
-    batch = publication.batch(drive(_stored(store, topic), store.run))
-    return submission.store(batch, "publish", tenant=tenant)
+    jobs = _jobs(submission, event, drive(_stored(store, topic), store.run))
+    return submission.store(batch._replace(jobs=jobs), "publish", tenant=tenant)
 
 
 async def apublish(
@@ -105,10 +105,10 @@ async def apublish(
     tenant: str | None = None,
 ) -> list[JobHandle[Any]]:
     """As `publish`, without blocking the event loop."""
-    publication = _Publication(submission, topic, payload, options, tenant)
+    event, batch = _event(topic, payload, options, tenant)
     store = await submission.connection.astore()
-    batch = publication.batch(await adrive(_stored(store, topic), store.arun))
-    return await submission.astore(batch, tenant=tenant)
+    jobs = _jobs(submission, event, await adrive(_stored(store, topic), store.arun))
+    return await submission.astore(batch._replace(jobs=jobs), tenant=tenant)
 
 
 def declaration(topic: str, call: Call[Any], submission: Submission) -> SubscriberDeclaration:
@@ -124,52 +124,44 @@ def declaration(topic: str, call: Call[Any], submission: Submission) -> Subscrib
     )
 
 
-class _Publication:
-    """One event, and how it is stored."""
+def _event(
+    topic: str, payload: object, options: Mapping[str, Any], tenant: str | None
+) -> tuple[TopicEvent, PreparedJobs]:
+    """Return an event, and how its jobs are to be stored."""
+    where = f"topic {check_topic(topic)!r}: publish()"
+    given = {name: value for name, value in options.items() if name != "tx"}
+    if tenant is not None and given.setdefault("tenant", tenant) != tenant:
+        raise ConfigError(
+            f"{where} is for tenant {given['tenant']!r} and was asked of the view of tenant "
+            f"{tenant!r}; publish through its own, or leave its tenant out"
+        )
+    chosen = chosen_options(given, PublishOptions, where)
+    fields = NO_CHOICES.using({**chosen, "tx": options.get("tx")}, where).fields()
+    key, tx = fields.pop("idempotency_key", None), fields.pop("tx", None)
+    notify, wait_us = bool(fields.pop("notify", False)), fields.pop("wait_us", None)
+    within = None if tx is None else Within(tx, notify)
+    # Ids follow from a key, and may be there already.
+    event = TopicEvent(topic, key or new_id(), _encoded(payload), fields)
+    return event, PreparedJobs([], wait_us, key is None, within)
 
-    def __init__(
-        self,
-        submission: Submission,
-        topic: str,
-        payload: object,
-        options: Mapping[str, Any],
-        tenant: str | None,
-    ) -> None:
-        where = f"topic {check_topic(topic)!r}: publish()"
-        given = {name: value for name, value in options.items() if name != "tx"}
-        if tenant is not None and given.setdefault("tenant", tenant) != tenant:
-            raise ConfigError(
-                f"{where} is for tenant {given['tenant']!r} and was asked of the view of tenant "
-                f"{tenant!r}; publish through its own, or leave its tenant out"
-            )
-        chosen = chosen_options(given, PublishOptions, where)
-        choices = NO_CHOICES.using({**chosen, "tx": options.get("tx")}, where)
-        fields = choices.fields()
-        key = fields.pop("idempotency_key", None)
-        wait_us, tx = fields.pop("wait_us", None), fields.pop("tx", None)
-        notify = bool(fields.pop("notify", False))
-        self._wait_us = wait_us
-        self._within = None if tx is None else Within(tx, notify)
-        self._keyed = key is not None  # its ids follow from the key, and may be there already
-        self._event = TopicEvent(topic, key or new_id(), _encoded(payload), fields)
-        self._submission = submission
 
-    def batch(self, stored: Sequence[SubscriberDocument]) -> PreparedJobs:
-        """Build and check a job for each subscriber."""
-        submission, event = self._submission, self._event
-        own = [
-            declaration(event.topic, call, submission)
-            for call in submission.subscribers.get(event.topic, {}).values()
-        ]
-        jobs = submission.checked(event_jobs(event, reached(stored, own)))
-        size = sum(len(job.payload) for job in jobs)
-        if len(jobs) > ATOMIC_JOBS_MAX or size > ATOMIC_BYTES_MAX:
-            raise UsageError(
-                f"an event of topic {event.topic!r} is for {len(jobs)} subscribers, with {size} "
-                f"bytes of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
-                f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
-            )
-        return PreparedJobs(jobs, self._wait_us, not self._keyed, self._within)
+def _jobs(
+    submission: Submission, event: TopicEvent, stored: Sequence[SubscriberDocument]
+) -> list[NewJob]:
+    """Build and check a job for each subscriber."""
+    own = [
+        declaration(event.topic, call, submission)
+        for call in submission.subscribers.get(event.topic, {}).values()
+    ]
+    jobs = submission.checked(event_jobs(event, reached(stored, own)))
+    size = sum(len(job.payload) for job in jobs)
+    if len(jobs) > ATOMIC_JOBS_MAX or size > ATOMIC_BYTES_MAX:
+        raise UsageError(
+            f"an event of topic {event.topic!r} is for {len(jobs)} subscribers, with {size} bytes "
+            f"of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
+            f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
+        )
+    return jobs
 
 
 def _stored(store: Store, topic: str) -> Asking[list[SubscriberDocument]]:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from reprlib import Repr
-from typing import Any, NoReturn, TypeVar, cast, runtime_checkable
-from typing import Protocol as TypingProtocol
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -57,14 +56,6 @@ def _described(shape: type) -> Type:
 
 
 Parsed = TypeVar("Parsed", bound="msgspec.Struct | Enum")
-
-
-@runtime_checkable
-class CrossChecked(TypingProtocol):
-    """A shape with a rule that no single field shows."""
-
-    def cross_check(self, path: str) -> None:
-        """Raise ShapeError if the fields, each allowed, are not allowed together."""
 
 
 def parse(shape: type[Parsed], value: object) -> Parsed:
@@ -114,8 +105,8 @@ def _read_object(kind: inspect.StructType, value: object, path: str) -> object:
     if kind.forbid_unknown_fields:
         _refuse_unknown_names(kind, wire, path)
     shape = kind.cls(**_read_members(kind, wire, path))
-    if isinstance(shape, CrossChecked):
-        shape.cross_check(path)
+    if (cross_check := getattr(shape, "cross_check", None)) is not None:
+        cross_check(path)  # a rule that no single field shows
     return shape
 
 

@@ -7,7 +7,6 @@ and does not call the handler again.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -83,6 +82,8 @@ def blocking(tool: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs a tool in a thread, also if it is a coroutine function."""
     if not inspect.iscoroutinefunction(tool):
         return tool
+    import asyncio  # noqa: PLC0415 - code that only submits does not pay for it
+
     return lambda *args: asyncio.run(tool(*args))
 
 

@@ -82,11 +82,6 @@ def _rule(policy: RetryPolicy) -> RetryRule:
     )
 
 
-def rule_of(policy: RetryPolicy | None) -> RetryRule | None:
-    """The plain rule of a policy that may be absent."""
-    return None if policy is None else policy.rule
-
-
 def _names(kinds: object, setting: str) -> tuple[str, ...]:
     listed = tuple(kinds) if isinstance(kinds, Iterable) else (kinds,)
     if isinstance(kinds, type) or not all(isinstance(kind, type) for kind in listed):
