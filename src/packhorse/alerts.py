@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from packhorse.core.clock import SystemClock
+from packhorse.core.clock import SystemClock, new_ids
 from packhorse.core.durations import Duration, microseconds
+from packhorse.core.job import NewJob, Priority
 from packhorse.core.policies.alerts import AlertBound, AlertRule
 from packhorse.errors import ConfigError
 
@@ -161,6 +162,21 @@ class AlertDeclaration:
     def subject(self) -> str:
         """The measure and its queue, in words."""
         return f"{self.measure.name} of {self.queue}" if self.queue else self.measure.name
+
+    def notice_jobs(self, notice: AlertNotice, queue: str) -> list[NewJob]:
+        """Return the jobs that send a notice to each destination.
+
+        Workers serve the alert queue only if their app declares alerts.
+        """
+        jobs = []
+        for index, job_id in enumerate(new_ids(len(self.to))):
+            arguments = {"alert": self.name, "destination": index, "notice": notice}
+            payload, trace_id = msgspec.json.encode(arguments), job_id.replace("-", "")
+            urgent = int(Priority.CRITICAL)
+            jobs.append(
+                NewJob(job_id, DELIVER_TASK, payload, queue, priority=urgent, trace_id=trace_id)
+            )
+        return jobs
 
 
 class AlertNotice(msgspec.Struct, frozen=True, kw_only=True):

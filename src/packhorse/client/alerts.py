@@ -39,7 +39,6 @@ from packhorse.core.policies.alerts import AlertRule, AlertState, read_state
 from packhorse.core.policies.records import Put, Record, RecordId, Remove
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.errors import ConfigError
-from packhorse.runtime.services.alerts import notice_jobs
 from packhorse.signals import Reject, Snooze
 from packhorse.stores.plan import Asking
 from packhorse.stores.records import RecordStore, all_records, store_clock
@@ -272,7 +271,7 @@ class Alerts(Asks):
             raise ConfigError(f"this app declares no alert {name!r}; see 'packhorse alerts list'")
         text = f"{name}: a test; {declared.subject} was not looked at"
         notice = AlertNotice(alert=name, state="test", text=text, queue=declared.queue)
-        jobs = notice_jobs(declared, notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
+        jobs = declared.notice_jobs(notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
         if jobs:
             yield self._connection.store.jobs.submit(jobs)
         return len(jobs)

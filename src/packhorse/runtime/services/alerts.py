@@ -17,7 +17,6 @@ import msgspec
 from packhorse.alerts import (
     ALERT_KIND,
     ALERT_QUEUE,
-    DELIVER_TASK,
     RULE_KIND,
     AlertDeclaration,
     AlertNotice,
@@ -25,9 +24,9 @@ from packhorse.alerts import (
 )
 from packhorse.breaker import BREAKER_KIND, breaker_info
 from packhorse.client.registry import DEFAULT_QUEUE
-from packhorse.core.clock import SECOND_US, new_id, to_datetime
+from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.core.driving import adrive
-from packhorse.core.job import WAITING, JobStatus, NewJob, Priority
+from packhorse.core.job import WAITING, JobStatus
 from packhorse.core.keys import digest
 from packhorse.core.policies.alerts import AlertState, grown, judged, read_state, sampled
 from packhorse.core.policies.records import Put, Record, RecordId
@@ -123,7 +122,7 @@ class AlertWatch(Service):
         jobs = []
         if word is not None:
             notice = _notice(alert, state, word, sight.now_us)
-            jobs = notice_jobs(alert, notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
+            jobs = alert.notice_jobs(notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
         # A conflict is an operator's silence, or another worker's look: the next look reads it.
         put = Put(RecordId(ALERT_KIND, "", alert.name), msgspec.json.encode(state), version)
         await self._store.arun(self._store.records.change([put], jobs=jobs))
@@ -144,28 +143,6 @@ class AlertWatch(Service):
             breakers = sum(each.state.value == _BREAKER_OPEN for each in found)
         by_queue = {each.queue: each for each in counts}
         return _Sight(by_queue, workers, late_s, breakers, latency_s, now_us)
-
-
-def notice_jobs(alert: AlertDeclaration, notice: AlertNotice, queue: str) -> list[NewJob]:
-    """Return the jobs that send a notice to each destination of an alert.
-
-    Workers serve the alert queue only if their app declares alerts.
-    """
-    jobs = []
-    for index in range(len(alert.to)):
-        job_id = new_id()
-        arguments = {"alert": alert.name, "destination": index, "notice": notice}
-        jobs.append(
-            NewJob(
-                id=job_id,
-                task=DELIVER_TASK,
-                payload=msgspec.json.encode(arguments),
-                queue=queue,
-                priority=int(Priority.CRITICAL),
-                trace_id=job_id.replace("-", ""),
-            )
-        )
-    return jobs
 
 
 def _measured(
