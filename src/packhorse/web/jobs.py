@@ -34,30 +34,37 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which dead letters to list."""
+class JobsMeant(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """Which jobs are meant; what is left out does not narrow them."""
 
     queue: Text | None = None
     task: Text | None = None
     tenant: str | None = None
     tag: Text | None = None
+    created_before: Instant | None = None
+
+
+class DeadMeant(JobsMeant, frozen=True):
+    """Which dead letters are meant."""
+
     reason: DeadReason | None = None
     shelf: Text | None = None
-    created_before: Instant | None = None
+
+
+class DeadQuery(DeadMeant, frozen=True):
+    """Which dead letters to list."""
+
     limit: Limit = 50
     after: Text | None = None
 
 
-class JobsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class JobsQuery(JobsMeant, frozen=True):
     """Which jobs to list; `status` may be repeated."""
 
     status: tuple[JobStatus, ...] = ()
-    queue: Text | None = None
-    task: Text | None = None
-    tenant: str | None = None
-    tag: Text | None = None
     created_by: Text | None = None
-    created_before: Instant | None = None
     limit: Limit = 50
     after: Text | None = None
 
@@ -113,18 +120,11 @@ class DecisionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
 
-class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RedriveOrder(DeadMeant, frozen=True):
     """Which dead letters to run again, and how many at most."""
 
-    queue: Text | None = None
-    task: Text | None = None
-    tenant: str | None = None
-    tag: Text | None = None
-    reason: DeadReason | None = None
-    shelf: Text | None = None
     error: Text | None = None  #: its type
     place: Text | None = None  #: where it came from, as `mail.py:17 in send`
-    created_before: Instant | None = None
     #: How many are read; those with another error or place are not run again.
     limit: Annotated[int, msgspec.Meta(ge=1, le=REDRIVE_MAX)] = 100
     after: Text | None = None
@@ -145,12 +145,12 @@ async def dead_letters(call: ApiCall, query: DeadQuery) -> ApiAnswer:
     return await _page(call, _dead_filter(call, query), query)
 
 
-def _dead_filter(call: ApiCall, asked: DeadQuery | RedriveOrder) -> JobFilter:
+def _dead_filter(call: ApiCall, asked: DeadMeant) -> JobFilter:
     dead = (JobStatus.DEAD,)
     return job_filter(call, asked, statuses=dead, dead_reason=asked.reason, dead_letter=asked.shelf)
 
 
-def job_filter(call: ApiCall, asked: Any, **more: Any) -> JobFilter:
+def job_filter(call: ApiCall, asked: JobsMeant, **more: Any) -> JobFilter:
     """Build the filter of a query or an order, within what the principal may see."""
     before = asked.created_before
     return JobFilter(

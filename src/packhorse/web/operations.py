@@ -18,11 +18,11 @@ from packhorse.client.operations import (
 )
 from packhorse.core.access import Permission
 from packhorse.core.info import shown
-from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.job import JobStatus
 from packhorse.core.options import rate_rule
 from packhorse.stores.requests import JobFilter
 from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers
-from packhorse.web.jobs import Instant, job_filter
+from packhorse.web.jobs import DeadMeant, job_filter
 from packhorse.web.problems import WebRefusal
 
 #: What each action needs, besides `jobs.bulk`.
@@ -34,28 +34,17 @@ _NEEDED: Final = (
 )
 
 
-class MatchQuery(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
-):
+class MatchQuery(DeadMeant, frozen=True):
     """What to do to which jobs; `status` may be repeated."""
 
     action: OperationAction = OperationAction.REDRIVE
     status: tuple[JobStatus, ...] = ()
-    queue: Text | None = None
-    task: Text | None = None
-    tenant: str | None = None
-    tag: Text | None = None
     created_by: Text | None = None
-    reason: DeadReason | None = None
-    shelf: Text | None = None
     error: Text | None = None  #: its type; of dead letters
     place: Text | None = None  #: where it came from, as `mail.py:17 in send`
-    created_before: Instant | None = None
 
 
-class OperationOrder(
-    MatchQuery, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
-):
+class OperationOrder(MatchQuery, frozen=True, kw_only=True):
     """The same, to be done: to the jobs named, or to those that fit, so fast at most."""
 
     action: OperationAction
