@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from packhorse.batches.beginning import MapOptions, abegin_batch, begin_batch
+from packhorse.batches.beginning import MapOptions, NewBatch
 from packhorse.batches.handle import Batch
 from packhorse.call import NO_CHOICES, Call, Choices, call_with_results
 from packhorse.client.contracts import contract_of
@@ -69,15 +69,7 @@ class Task(Generic[P, R]):
         with suppress(UsageError):  # its router belongs to no app, or to several
             queue = self._submission.connection.queues.get(task.queue)
             retry = retry or (queue.retry if queue is not None else None)
-        return contract_of(
-            task.bound,
-            task.function,
-            task.signature,
-            name=task.name,
-            version=task.version,
-            timeout_us=task.timeout_us,
-            retry=retry or RetryRule(),
-        )
+        return contract_of(task, retry or RetryRule())
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
@@ -117,15 +109,15 @@ class Task(Generic[P, R]):
         An item is a mapping of arguments, or the value of the only parameter. Any iterator will
         do: it is read as the jobs are stored, and never held whole.
         """
-        given = (self._submission, self.definition, self._choices, items)
-        return begin_batch(*given, options, single=True)
+        new = NewBatch(self._submission, self.definition, self._choices, options, single=True)
+        return new.begin(items)
 
     async def amap(
         self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[MapOptions]
     ) -> Batch[R]:
         """As `map`, without blocking the event loop; also of async iterators."""
-        given = (self._submission, self.definition, self._choices, items)
-        return await abegin_batch(*given, options, single=True)
+        new = NewBatch(self._submission, self.definition, self._choices, options, single=True)
+        return await new.abegin(items)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check these arguments, and return a call to submit with others or later."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict
 
 import msgspec
@@ -54,121 +55,105 @@ class BatchOptions(MapOptions, total=False):
     priority: Literal["critical", "high", "normal", "low", "background"] | None
 
 
-def begin_batch(
-    submission: Submission,
-    task: TaskDefinition,
-    choices: Choices,
-    items: Iterable[Any],
-    options: Mapping[str, Any],
-    *,
-    single: bool = False,
-) -> Batch[Any]:
-    """Store the items as jobs, and return a handle on the batch."""
-    connection = submission.connection
-    if in_event_loop():
-        submission.warn_of_blocking("map" if single else "batch")
-    document = _document(submission, task, choices, items, options, single=single)
-    batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
-    connection.submit(())  # it declares queues and limits first
-    _watch(submission, batch, options)
-    with _traced(submission, document) as carrying:
-        batch.fill(Filler(connection.store, task, carrying), items)
-    return batch
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """A batch that is to begin: of which task, for whom, and how."""
 
+    submission: Submission
+    task: TaskDefinition
+    choices: Choices
+    options: Mapping[str, Any]
+    single: bool = False  #: a job for each item, as `task.map` makes them
 
-async def abegin_batch(
-    submission: Submission,
-    task: TaskDefinition,
-    choices: Choices,
-    items: Iterable[Any] | AsyncIterable[Any],
-    options: Mapping[str, Any],
-    *,
-    single: bool = False,
-) -> Batch[Any]:
-    """As `begin_batch`, without blocking the event loop."""
-    connection = submission.connection
-    document = _document(submission, task, choices, items, options, single=single)
-    batch: Batch[Any] = Batch(document.id, connection, tenant=document.job.tenant, task=task)
-    await connection.adeclare()
-    _watch(submission, batch, options)
-    with _traced(submission, document) as carrying:
-        await batch.afill(Filler(await connection.astore(), task, carrying), asynchronous(items))
-    return batch
+    def begin(self, items: Iterable[Any]) -> Batch[Any]:
+        """Store the items as jobs, and return a handle on the batch."""
+        connection = self.submission.connection
+        if in_event_loop():
+            self.submission.warn_of_blocking("map" if self.single else "batch")
+        document = self._document(items)
+        connection.submit(())  # it declares queues and limits first
+        batch = self._watched(document)
+        with self._traced(document) as carrying:
+            batch.fill(Filler(connection.store, self.task, carrying), items)
+        return batch
 
+    async def abegin(self, items: Iterable[Any] | AsyncIterable[Any]) -> Batch[Any]:
+        """As `begin`, without blocking the event loop."""
+        connection = self.submission.connection
+        document = self._document(items)
+        await connection.adeclare()
+        batch, store = self._watched(document), await connection.astore()
+        with self._traced(document) as carrying:
+            await batch.afill(Filler(store, self.task, carrying), asynchronous(items))
+        return batch
 
-@contextmanager
-def _traced(submission: Submission, batch: BatchDocument) -> Iterator[BatchDocument]:
-    """Yield the batch with its jobs and callbacks in the trace of the caller."""
-    with submission.traced([batch.job, *batch.callbacks.values()]) as (job, *callbacks):
-        named = dict(zip(batch.callbacks, callbacks, strict=True))
-        yield msgspec.structs.replace(batch, job=job, callbacks=named)
+    def _watched(self, document: BatchDocument) -> Batch[Any]:
+        """Have `on_progress` called, by a worker of this process or by a thread."""
+        connection, watchers = self.submission.connection, self.submission.watchers
+        tenant = document.job.tenant
+        batch: Batch[Any] = Batch(document.id, connection, tenant=tenant, task=self.task)
+        function = self.options.get("on_progress")
+        if function is not None:
+            watchers.add(batch.id, function)
+            following = follow(watchers, batch.id, batch.adocument, connection)
+            threading.Thread(target=following, name="packhorse-progress", daemon=True).start()
+        return batch
 
+    @contextmanager
+    def _traced(self, batch: BatchDocument) -> Iterator[BatchDocument]:
+        """Yield the batch with its jobs and callbacks in the trace of the caller."""
+        with self.submission.traced([batch.job, *batch.callbacks.values()]) as (job, *callbacks):
+            named = dict(zip(batch.callbacks, callbacks, strict=True))
+            yield msgspec.structs.replace(batch, job=job, callbacks=named)
 
-def _document(
-    submission: Submission,
-    task: TaskDefinition,
-    choices: Choices,
-    items: object,
-    options: Mapping[str, Any],
-    *,
-    single: bool,
-) -> BatchDocument:
-    where = f"{task.name}.map()" if single else f"app.batch({task.name})"
-    chosen = chosen_options(options, MapOptions if single else BatchOptions, where)
-    batch_id = chosen.get("id") or new_id()
-    declarations = submission.connection.declarations
-    callbacks = {
-        kind: new_job(_call(call, f"{where}: on_{kind}"), declarations, "")
-        for kind in ("success", "complete", "death")
-        if (call := chosen.get(f"on_{kind}")) is not None
-    }
-    job = _template(submission, task, choices, chosen, where, single=single)
-    if job.tenant:  # callbacks are the tenant's too
-        callbacks = {kind: _of_tenant(each, job.tenant) for kind, each in callbacks.items()}
-    return BatchDocument(
-        id=name_text(batch_id, f"{where}: id"),
-        job=job,
-        created_us=submission.connection.clock.now_us(),
-        batch_size=_number(chosen, "batch_size", BATCH_SIZE, _SIZE_MAX, where),
-        single=single,
-        parallel=bool(chosen.get("parallel", True)),
-        stop_on_error=bool(chosen.get("stop_on_error", False)),
-        concurrency=_number(chosen, "item_concurrency", 1, _CONCURRENCY_MAX, where),
-        callbacks=callbacks,
-        expected=len(items) if isinstance(items, Sized) else 0,
-        producer=new_id(),
-    )
+    def _document(self, items: object) -> BatchDocument:
+        single, connection = self.single, self.submission.connection
+        where = f"{self.task.name}.map()" if single else f"app.batch({self.task.name})"
+        chosen = chosen_options(self.options, MapOptions if single else BatchOptions, where)
+        callbacks = {
+            kind: new_job(_call(call, f"{where}: on_{kind}"), connection.declarations, "")
+            for kind in ("success", "complete", "death")
+            if (call := chosen.get(f"on_{kind}")) is not None
+        }
+        job = self._template(chosen, where)
+        if job.tenant:  # callbacks are the tenant's too
+            callbacks = {kind: _of_tenant(each, job.tenant) for kind, each in callbacks.items()}
+        return BatchDocument(
+            id=name_text(chosen.get("id") or new_id(), f"{where}: id"),
+            job=job,
+            created_us=connection.clock.now_us(),
+            batch_size=_number(chosen, "batch_size", BATCH_SIZE, _SIZE_MAX, where),
+            single=single,
+            parallel=bool(chosen.get("parallel", True)),
+            stop_on_error=bool(chosen.get("stop_on_error", False)),
+            concurrency=_number(chosen, "item_concurrency", 1, _CONCURRENCY_MAX, where),
+            callbacks=callbacks,
+            expected=len(items) if isinstance(items, Sized) else 0,
+            producer=new_id(),
+        )
 
-
-def _template(
-    submission: Submission,
-    task: TaskDefinition,
-    choices: Choices,
-    chosen: Mapping[str, Any],
-    where: str,
-    *,
-    single: bool,
-) -> NewJob:
-    """Make the template of all members."""
-    for name in _NOT_FOR_MEMBERS:
-        if name in choices.values:
-            raise ConfigError(
-                f"{where}: {name}= is for one job, and a batch has many: leave it out"
-            )
-    own = {name: chosen[name] for name in ("queue", "priority") if name in chosen}
-    fields = choices.using(own, where).fields()
-    fields.setdefault("queue", task.queue if single else BATCH_QUEUE)
-    if task.bound is not None:
-        task.bound.limit(fields)
-    retry, version = fields.pop("retry", None), task.version
-    options = JobOptions(retry=retry, max_crashes=task.max_crashes, version=version)
-    fields["options"] = None if options == JobOptions() else options
-    job = NewJob("", task.name, b"", timeout_us=task.timeout_us)
-    job = msgspec.structs.replace(job, **fields)
-    declarations = submission.connection.declarations
-    if declarations.demanding and not job.tenant and declarations.demands_tenant(job.queue):
-        raise TenantRequired(job.task, job.queue)
-    return job
+    def _template(self, chosen: Mapping[str, Any], where: str) -> NewJob:
+        """Make the template of all members."""
+        task = self.task
+        for name in _NOT_FOR_MEMBERS:
+            if name in self.choices.values:
+                raise ConfigError(
+                    f"{where}: {name}= is for one job, and a batch has many: leave it out"
+                )
+        own = {name: chosen[name] for name in ("queue", "priority") if name in chosen}
+        fields = self.choices.using(own, where).fields()
+        fields.setdefault("queue", task.queue if self.single else BATCH_QUEUE)
+        if task.bound is not None:
+            task.bound.limit(fields)
+        retry, version = fields.pop("retry", None), task.version
+        options = JobOptions(retry=retry, max_crashes=task.max_crashes, version=version)
+        fields["options"] = None if options == JobOptions() else options
+        job = NewJob("", task.name, b"", timeout_us=task.timeout_us)
+        job = msgspec.structs.replace(job, **fields)
+        declarations = self.submission.connection.declarations
+        if declarations.demanding and not job.tenant and declarations.demands_tenant(job.queue):
+            raise TenantRequired(job.task, job.queue)
+        return job
 
 
 def _call(value: object, where: str) -> Call[Any]:
@@ -191,13 +176,3 @@ def _number(chosen: Mapping[str, Any], name: str, default: int, most: int, where
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ConfigError(f"{where}: {name} is {value!r}; give a whole number from 1 to {most}")
     return value
-
-
-def _watch(submission: Submission, batch: Batch[Any], options: Mapping[str, Any]) -> None:
-    """Have `on_progress` called, by a worker of this process or by a thread."""
-    function = options.get("on_progress")
-    if function is None:
-        return
-    submission.watchers.add(batch.id, function)
-    following = follow(submission.watchers, batch.id, batch.adocument, submission.connection)
-    threading.Thread(target=following, name="packhorse-progress", daemon=True).start()

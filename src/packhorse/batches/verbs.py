@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 import msgspec
 
-from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
+from packhorse.batches.beginning import BatchOptions, NewBatch
 from packhorse.batches.changes import single_job
 from packhorse.batches.handle import Batch, Batches
 from packhorse.client.connection import Connection
@@ -55,7 +55,7 @@ class BatchVerbs:
         do: it is read as the jobs are stored, and never held whole. Items that fail are tried
         again by the task's retry policy.
         """
-        return begin_batch(self._submission, task.definition, task.choices, items, options)
+        return NewBatch(self._submission, task.definition, task.choices, options).begin(items)
 
     async def abatch(
         self,
@@ -65,5 +65,5 @@ class BatchVerbs:
         **options: Unpack[BatchOptions],
     ) -> Batch[R]:
         """As `batch`, without blocking the event loop; also of async iterators."""
-        given = (self._submission, task.definition, task.choices, items)
-        return await abegin_batch(*given, options)
+        new = NewBatch(self._submission, task.definition, task.choices, options)
+        return await new.abegin(items)

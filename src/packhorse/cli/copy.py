@@ -43,9 +43,12 @@ def copy(
     target_url: str | None,
     *,
     undo: bool,
+    queues: tuple[str, ...],
+    batch: int,
+    force: bool,
     dry_run: bool,
     yes: bool,
-    **options: Any,
+    as_json: bool,
 ) -> None:
     """Carry waiting, scheduled, retrying and dead jobs to another store, and compare both.
 
@@ -59,20 +62,6 @@ def copy(
     if target_url is None:
         _lift_mark(source_url, dry_run=dry_run, yes=yes)
         return
-    _carry(source_url, target_url, dry_run=dry_run, yes=yes, **options)
-
-
-def _carry(
-    source_url: str,
-    target_url: str,
-    *,
-    dry_run: bool,
-    yes: bool,
-    queues: tuple[str, ...],
-    batch: int,
-    force: bool,
-    as_json: bool,
-) -> None:
     from packhorse.cli.copier import Copier, admit_all
     from packhorse.cli.discovery import existing_store
     from packhorse.stores import open_store

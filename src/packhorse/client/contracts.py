@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -21,6 +21,9 @@ from packhorse.core.options import rate_rule
 from packhorse.core.schemas import SchemaCheck, schema_of
 from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError, ContractError
+
+if TYPE_CHECKING:
+    from packhorse.client.registry import TaskDefinition
 
 DEFAULT_VERSION: Final = "1.0"
 
@@ -239,21 +242,13 @@ def _retry(contract: Contract, chosen: RetryRule | None, where: str) -> RetryRul
     return chosen
 
 
-def contract_of(
-    bound: BoundContract | None,
-    function: Callable[..., Any],
-    signature: Signature,
-    *,
-    name: str,
-    version: str | None,
-    timeout_us: int | None,
-    retry: RetryRule,
-) -> Contract:
+def contract_of(task: TaskDefinition, retry: RetryRule) -> Contract:
     """The whole contract of a task: what was declared, and the rest derived from the function."""
+    signature, timeout_us = task.signature, task.timeout_us
     derived = Contract(
-        worker_id=name,
-        version=version or DEFAULT_VERSION,
-        purpose=_purpose(function),
+        worker_id=task.name,
+        version=task.version or DEFAULT_VERSION,
+        purpose=(inspect.getdoc(task.function) or "").strip().partition("\n")[0] or None,
         inputs=_derived(signature.arguments.type, signature.label),
         outputs=_derived(signature.results.returns.decoder.type, signature.label),
         timeout=None if timeout_us is None else timeout_us / SECOND_US,
@@ -261,14 +256,10 @@ def contract_of(
         backoff=cast("Any", retry.backoff),  # checked where it was given
         on_invalid_output="retry",
     )
-    return derived if bound is None else bound.contract.over(derived)
+    return derived if task.bound is None else task.bound.contract.over(derived)
 
 
 def _derived(kind: Any, label: str) -> dict[str, Any]:
     schema = schema_of(kind, label)
     schema.pop("title", None)  # the function's name, which the contract says better
     return schema
-
-
-def _purpose(function: Callable[..., Any]) -> str | None:
-    return (inspect.getdoc(function) or "").strip().partition("\n")[0] or None

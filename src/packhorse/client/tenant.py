@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
-from packhorse.batches.beginning import BatchOptions, abegin_batch, begin_batch
+from packhorse.batches.beginning import BatchOptions, NewBatch
 from packhorse.batches.handle import Batch, Batches
 from packhorse.call import Call, Choices
 from packhorse.client.submission import Submission
@@ -105,8 +105,7 @@ class TenantView:
         self, task: Task[..., R], items: Iterable[Any], /, **options: Unpack[BatchOptions]
     ) -> Batch[R]:
         """Run a task for each item as this tenant's, as `Packhorse.batch` does."""
-        choices = self._choices(task)
-        return begin_batch(self._submission, task.definition, choices, items, options)
+        return self._batch(task, options).begin(items)
 
     async def abatch(
         self,
@@ -116,8 +115,7 @@ class TenantView:
         **options: Unpack[BatchOptions],
     ) -> Batch[R]:
         """As `batch`, without blocking the event loop."""
-        given = (self._submission, task.definition, self._choices(task), items)
-        return await abegin_batch(*given, options)
+        return await self._batch(task, options).abegin(items)
 
     @blocking
     def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> Asking[list[JobInfo]]:
@@ -137,9 +135,10 @@ class TenantView:
     async def _adrive(self, work: Asking[T]) -> T:
         return await self._submission.connection.adrive(work)
 
-    def _choices(self, task: Task[..., Any]) -> Choices:
+    def _batch(self, task: Task[..., Any], options: BatchOptions) -> NewBatch:
         self._require_own(task.name, task.choices)
-        return task.using(tenant=self.tenant).choices
+        choices = task.using(tenant=self.tenant).choices
+        return NewBatch(self._submission, task.definition, choices, options)
 
     def _own(self, call: Call[Any]) -> Call[Any]:
         self._require_own(call.task, call.choices)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, Final, TypeVar
 
 from packhorse.client.connection import Asks, Connection
 from packhorse.client.waiting import WAIT_FLOOR_S
-from packhorse.core.clock import SECOND_US, Clock, pass_idle
+from packhorse.core.clock import SECOND_US, pass_idle
 from packhorse.core.driving import adrive, awaited, blocking
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import Explanation
@@ -192,11 +193,20 @@ class Workflow(Asks):
         timeout_s = None
         if timeout is not None:
             timeout_s = microseconds(timeout, setting="timeout") / SECOND_US
-        return await _wait_for_end(store, self, timeout_s, self._connection.clock)
-
-    async def state_in(self, store: Store) -> WorkflowState:
-        """Read its state."""
-        return (await adrive(self._head(), store.arun)).state
+        clock = self._connection.clock
+        begun = clock.monotonic()
+        with closing(store.wakeups.listen(frozenset({"record:workflow"}))) as listener:
+            while True:
+                state = (await adrive(self._head(), store.arun)).state
+                if state.is_final:
+                    return state
+                waited_s = clock.monotonic() - begun
+                rest_s = WAIT_FLOOR_S if timeout_s is None else timeout_s - waited_s
+                if rest_s <= 0:
+                    raise ResultTimeout(self.id, waited_s=timeout_s or 0)
+                floor_s = min(rest_s, WAIT_FLOOR_S)
+                if not await listener.wait(floor_s):
+                    pass_idle(clock, floor_s)
 
     def _may_block(self, verb: str) -> None:
         if in_event_loop():
@@ -205,27 +215,6 @@ class Workflow(Asks):
                 f"{verb}() of workflow {self.name!r} would block the running event loop, and its "
                 f"nodes may need that very loop: use 'await workflow.{other}()'"
             )
-
-
-async def _wait_for_end(
-    store: Store, workflow: Workflow, timeout_s: float | None, clock: Clock
-) -> WorkflowState:
-    begun = clock.monotonic()
-    listener = store.wakeups.listen(frozenset({"record:workflow"}))
-    try:
-        while True:
-            state = await workflow.state_in(store)
-            if state.is_final:
-                return state
-            waited_s = clock.monotonic() - begun
-            rest_s = WAIT_FLOOR_S if timeout_s is None else timeout_s - waited_s
-            if rest_s <= 0:
-                raise ResultTimeout(workflow.id, waited_s=timeout_s or 0)
-            floor_s = min(rest_s, WAIT_FLOOR_S)
-            if not await listener.wait(floor_s):
-                pass_idle(clock, floor_s)
-    finally:
-        listener.close()
 
 
 def _node(nodes: Sequence[NodeInfo], name: str, workflow: str) -> NodeInfo:
