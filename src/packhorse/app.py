@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from packhorse.batches.verbs import BatchVerbs
-from packhorse.call import Call
+import msgspec
+
+from packhorse.batches.changes import single_job
 from packhorse.client.alerts import AlertVerbs
 from packhorse.client.connecting import connected
 from packhorse.client.connection import Connection
 from packhorse.client.declarations import queue_declaration
-from packhorse.client.registry import Registry
+from packhorse.client.registry import DEFAULT_QUEUE, Registry
 from packhorse.client.run_options import (
     RunOptions,
     add_handlers,
@@ -22,13 +23,14 @@ from packhorse.client.run_options import (
     worker_version,
 )
 from packhorse.client.submission import PreparedJobs, Submission
-from packhorse.client.tenant import TenantView
+from packhorse.client.tenant import JobVerbs, TenantView
 from packhorse.client.topics import TopicVerbs
 from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
+from packhorse.core.batches import BATCH_QUEUE
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration
-from packhorse.core.info import Explanation
+from packhorse.core.job import NewJob
 from packhorse.core.options import QueueOptions
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.process import in_event_loop
@@ -62,7 +64,7 @@ __all__ = ["DEFAULT_URL", "Packhorse"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
+class Packhorse(JobVerbs, AlertVerbs, TopicVerbs, WorkflowVerbs):
     """Tasks, their queues and the store their jobs live in; safe to share between threads.
 
     url             of the store, else PACKHORSE_URL, else what the file PACKHORSE_URL_FILE
@@ -148,6 +150,12 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
             self._inclusion.add(each, caller_line())
 
     @property
+    def known_queues(self) -> tuple[str, ...]:
+        """The queues declared, those tasks name, the default one and that of batches."""
+        named = (*self._connection.queues, *self.registry.queues, DEFAULT_QUEUE, BATCH_QUEUE)
+        return tuple(dict.fromkeys(named))
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """The names of the modules included."""
         return self._inclusion.modules
@@ -204,23 +212,6 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
 
     # ------------------------------------------------------------------------------ submitting
 
-    def enqueue_many(
-        self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
-    ) -> list[JobHandle[Any]]:
-        """Store calls of any tasks, in parts that are each stored all or none; a handle for each.
-
-        `atomic` stores all of them or none, up to 5,000. With `tx`, a connection of yours, they are
-        stored when its transaction commits.
-        """
-        batch = self._submission.prepared(calls, atomic=atomic, tx=tx)
-        return self._submission.store(batch, "enqueue_many")
-
-    async def aenqueue_many(
-        self, calls: Iterable[Call[Any]], *, atomic: bool = False, tx: object = None
-    ) -> list[JobHandle[Any]]:
-        """As `enqueue_many`, without blocking the event loop."""
-        return await self._submission.astore(self._submission.prepared(calls, atomic=atomic, tx=tx))
-
     def submit(self, task: WireTask | WorkerRequest | WireData) -> JobHandle[Any]:
         """Store a task of the worker protocol under the id it came with, or a request to a worker.
 
@@ -262,21 +253,9 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
             declared=connection.queues,
         )
 
-    def job(self, job_id: str) -> JobHandle[Any]:
-        """Return a handle on a job by its id; nothing is read before one of its verbs is called."""
-        return JobHandle(job_id, False, self._connection)
-
     def tenant(self, tenant: str) -> TenantView:
         """Return this app as one tenant sees it; an empty name is a `ConfigError`."""
         return TenantView(tenant, self._submission)
-
-    def explain(self, job_id: str) -> Explanation:
-        """Say why a job is not running now, or what it does instead."""
-        return self.job(job_id).explain()
-
-    async def aexplain(self, job_id: str) -> Explanation:
-        """As `explain`, without blocking the event loop."""
-        return await self.job(job_id).aexplain()
 
     # --------------------------------------------------------------------------------- running
 
@@ -359,6 +338,13 @@ class Packhorse(AlertVerbs, BatchVerbs, TopicVerbs, WorkflowVerbs):
             chosen, tasks, tenants=tenants, lease=lease, default_timeout=default_timeout
         )
         return Consumer(self._connection, self._chance, settings, installed_version())
+
+    def _member_job(self, job: NewJob, payload: bytes) -> NewJob:
+        """Make the job of an item that a handler adds to its batch; for workers."""
+        task = self.registry.get(job.task)
+        if task is None:
+            return msgspec.structs.replace(job, payload=payload)
+        return single_job(task, job, payload)
 
     def _worker_registry(self) -> Registry:
         return self.registry

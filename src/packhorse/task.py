@@ -7,19 +7,31 @@ import functools
 import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from packhorse.batches.beginning import MapOptions, NewBatch
 from packhorse.batches.handle import Batch
 from packhorse.call import NO_CHOICES, Call, Choices, call_with_results
-from packhorse.client.contracts import contract_of
 from packhorse.client.registry import TaskDefinition, define_task
 from packhorse.client.submission import Submission
 from packhorse.context import Context
 from packhorse.contract import Contract
+from packhorse.core.clock import SECOND_US
 from packhorse.core.job import RetryRule
 from packhorse.core.options import CallOptions, TaskOptions
 from packhorse.core.references import has_references
+from packhorse.core.schemas import schema_of
 from packhorse.errors import ConfigError, PackhorseError, UsageError
 from packhorse.handle import JobHandle
 
@@ -27,6 +39,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound="Task[..., Any]")
 U = TypeVar("U", bound=Callable[[dict[str, Any]], Any])
+
+#: Of a contract that says none.
+_VERSION: Final = "1.0"
 
 
 class Task(Generic[P, R]):
@@ -69,7 +84,7 @@ class Task(Generic[P, R]):
         with suppress(UsageError):  # its router belongs to no app, or to several
             queue = self._submission.connection.queues.get(task.queue)
             retry = retry or (queue.retry if queue is not None else None)
-        return contract_of(task, retry or RetryRule())
+        return _contract(task, retry or RetryRule())
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
@@ -183,6 +198,29 @@ class Task(Generic[P, R]):
         with suppress(UsageError):  # as in `contract`
             known = self._submission.connection.registry.tools
         return (Context.detached(self.name, tools=self.definition.tools(known)),)
+
+
+def _contract(task: TaskDefinition, retry: RetryRule) -> Contract:
+    """The whole contract of a task: what was declared, and the rest derived from the function."""
+    signature, timeout_us = task.signature, task.timeout_us
+    derived = Contract(
+        worker_id=task.name,
+        version=task.version or _VERSION,
+        purpose=(inspect.getdoc(task.function) or "").strip().partition("\n")[0] or None,
+        inputs=_derived(signature.arguments.type, signature.label),
+        outputs=_derived(signature.results.returns.decoder.type, signature.label),
+        timeout=None if timeout_us is None else timeout_us / SECOND_US,
+        max_attempts=retry.max_retries + 1,
+        backoff=cast("Any", retry.backoff),  # checked where it was given
+        on_invalid_output="retry",
+    )
+    return derived if task.bound is None else task.bound.contract.over(derived)
+
+
+def _derived(kind: Any, label: str) -> dict[str, Any]:
+    schema = schema_of(kind, label)
+    schema.pop("title", None)  # the function's name, which the contract says better
+    return schema
 
 
 class FunctionTask(Task[P, R]):

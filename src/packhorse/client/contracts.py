@@ -7,25 +7,19 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any
 
 import msgspec
 
 from packhorse.contract import KEY_INPUT, Contract
-from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import Signature
 from packhorse.core.durations import span_text
 from packhorse.core.job import Job, RetryRule, options_of
 from packhorse.core.keys import shortened
 from packhorse.core.options import rate_rule
-from packhorse.core.schemas import SchemaCheck, schema_of
+from packhorse.core.schemas import SchemaCheck
 from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError, ContractError
-
-if TYPE_CHECKING:
-    from packhorse.client.registry import TaskDefinition
-
-DEFAULT_VERSION: Final = "1.0"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,26 +234,3 @@ def _retry(contract: Contract, chosen: RetryRule | None, where: str) -> RetryRul
             f"{where}backoff is {chosen.backoff!r}, and its contract says {backoff!r}; say it once"
         )
     return chosen
-
-
-def contract_of(task: TaskDefinition, retry: RetryRule) -> Contract:
-    """The whole contract of a task: what was declared, and the rest derived from the function."""
-    signature, timeout_us = task.signature, task.timeout_us
-    derived = Contract(
-        worker_id=task.name,
-        version=task.version or DEFAULT_VERSION,
-        purpose=(inspect.getdoc(task.function) or "").strip().partition("\n")[0] or None,
-        inputs=_derived(signature.arguments.type, signature.label),
-        outputs=_derived(signature.results.returns.decoder.type, signature.label),
-        timeout=None if timeout_us is None else timeout_us / SECOND_US,
-        max_attempts=retry.max_retries + 1,
-        backoff=cast("Any", retry.backoff),  # checked where it was given
-        on_invalid_output="retry",
-    )
-    return derived if task.bound is None else task.bound.contract.over(derived)
-
-
-def _derived(kind: Any, label: str) -> dict[str, Any]:
-    schema = schema_of(kind, label)
-    schema.pop("title", None)  # the function's name, which the contract says better
-    return schema

@@ -77,11 +77,6 @@ class WorkflowVerbs:
         with self._submission.traced([job]) as jobs:
             return jobs[0]
 
-    @property
-    def workflows(self) -> Workflows:
-        """The workflows that the store holds: `get(name)`, `all()`."""
-        return Workflows(self._connection)
-
 
 class Flow(Graph):
     """A workflow that is being built; nothing is stored before it is started."""
