@@ -19,9 +19,7 @@ def orders(outboxed: Outboxed) -> Outboxed:
 
 
 def told(orders: Outboxed) -> tuple[Severity, str]:
-    survey = take_survey(
-        orders.app.store, SystemClock(), version="", tasks=None, outboxes=orders.app.outboxes
-    )
+    survey = take_survey(orders.app, SystemClock())
     [found] = [one for one in findings(survey) if one.check == "outbox"]
     return found.level, found.message
 

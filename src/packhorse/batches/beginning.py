@@ -57,7 +57,7 @@ class BatchOptions(MapOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch that is to begin: of which task, for whom, and how."""
+    """A batch that is to begin: its task, the choices for its jobs, and its options."""
 
     submission: Submission
     task: TaskDefinition

@@ -9,6 +9,7 @@ app.batches.get(batch_id), all()       each verb has an a-twin
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
@@ -32,9 +33,9 @@ from packhorse.batches.reading import (
 )
 from packhorse.client.connection import Asks, Connection
 from packhorse.client.registry import TaskDefinition
-from packhorse.client.waiting import WAIT_FLOOR_S
+from packhorse.client.waiting import next_look
 from packhorse.core.batches import BATCH_KIND, BatchDocument, batch_group, owner_id, read_batch
-from packhorse.core.clock import SECOND_US, new_id, pass_idle
+from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.policies.records import Record
@@ -89,9 +90,8 @@ class Batch(Asks, Generic[R]):
     async def watch(self) -> AsyncIterator[BatchProgress]:
         """How far it is now, and again whenever that changes, until it has ended."""
         store = await self._connection.astore()
-        listener = store.wakeups.listen(frozenset({f"record:{BATCH_KIND}"}))
         last: BatchProgress | None = None
-        try:
+        with closing(store.wakeups.listen(frozenset({f"record:{BATCH_KIND}"}))) as listener:
             while True:
                 batch = await self._connection.adrive(self._document())
                 progress = batch_progress(batch)
@@ -100,10 +100,7 @@ class Batch(Asks, Generic[R]):
                     yield progress
                 if batch.finished_us is not None:
                     return
-                if not await listener.wait(WAIT_FLOOR_S):
-                    pass_idle(self._connection.clock, WAIT_FLOOR_S)
-        finally:
-            listener.close()
+                await next_look(listener, self._connection.clock)
 
     def wait_ended(self, timeout: Duration | None = None) -> BatchProgress:
         """Wait until it has ended; raise `ResultTimeout` after `timeout`."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,7 +13,7 @@ import msgspec
 from packhorse.batches.changes import stored_batch
 from packhorse.client.connection import Connection
 from packhorse.client.registry import TaskDefinition
-from packhorse.client.waiting import WAIT_FLOOR_S
+from packhorse.client.waiting import next_look
 from packhorse.core.batches import (
     BATCH_KIND,
     BatchDocument,
@@ -22,7 +23,6 @@ from packhorse.core.batches import (
     read_chunk,
 )
 from packhorse.core.chunks import ChunkState, ItemState
-from packhorse.core.clock import pass_idle
 from packhorse.core.job import AttemptError, JobRecord, JobStatus
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import Group
@@ -195,14 +195,10 @@ class ItemStream(Generic[R]):
         topics = {f"record:{BATCH_KIND}"}
         if number is not None:
             topics.add(f"job:{member_id(batch.group, number)}")
-        listener = store.wakeups.listen(frozenset(topics))
-        try:
+        with closing(store.wakeups.listen(frozenset(topics))) as listener:
             if number is not None:
                 await store.arun(store.jobs.await_finish(member_id(batch.group, number)))
-            if not await listener.wait(WAIT_FLOOR_S):
-                pass_idle(self._connection.clock, WAIT_FLOOR_S)
-        finally:
-            listener.close()
+            await next_look(listener, self._connection.clock)
 
 
 def _as_item_error(error: AttemptError) -> ItemError:

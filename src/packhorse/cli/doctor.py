@@ -10,7 +10,6 @@ import click
 from packhorse.cli.exits import ExitCode
 from packhorse.cli.options import json_option, on_store
 from packhorse.cli.output import print_fields, print_json, print_table, print_text
-from packhorse.version import installed_version
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -30,15 +29,7 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
     from packhorse.cli.survey import take_survey
     from packhorse.core.clock import SystemClock
 
-    # An app without tasks stands for a URL alone.
-    survey = take_survey(
-        app.store,
-        SystemClock(),
-        version=installed_version(),
-        tasks=app.registry.names or None,
-        outboxes=app.outboxes,
-        schedules=tuple(app.schedules.all()),
-    )
+    survey = take_survey(app, SystemClock())
     found = findings(survey)
     healthy = all(finding.level is not Severity.PROBLEM for finding in found)
     facts = {"packhorse": survey.version, **survey.facts, "encryption": _encryption(app)}

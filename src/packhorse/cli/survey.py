@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from packhorse.app import Packhorse
 from packhorse.client.outbox import Outbox
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.client.sealed_store import SealedStore
@@ -17,6 +18,7 @@ from packhorse.core.sealing import key_of
 from packhorse.insights import Insights, QueueInfo, WorkerInfo
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import JobFilter
+from packhorse.version import installed_version
 
 #: Jobs of one status that are read, the newest.
 _SAMPLE_MAX: Final = 1_000
@@ -59,16 +61,9 @@ class Survey:
     schedules: tuple[ScheduleInfo, ...] = ()
 
 
-def take_survey(
-    store: Store,
-    clock: Clock,
-    *,
-    version: str,
-    tasks: tuple[str, ...] | None,
-    outboxes: tuple[Outbox, ...] = (),
-    schedules: tuple[ScheduleInfo, ...] = (),
-) -> Survey:
-    """Read from the store what the checks need."""
+def take_survey(app: Packhorse, clock: Clock) -> Survey:
+    """Read from the store of an app what the checks need."""
+    store = app.store
     view = Insights(store, clock=clock)
     queues = view.queues()
     store_us, skew_us = _store_time(store, clock)
@@ -85,11 +80,11 @@ def take_survey(
         dead=sum(queue.counts.get(JobStatus.DEAD, 0) for queue in queues),
         dead_recently=sum(store_us - (job.finished_us or 0) < _RECENT_US for job in dead),
         orphaned_workers=len(store.run(store.leases.expired()).leases),
-        version=version,
-        tasks=tasks,
+        version=installed_version(),
+        tasks=app.registry.names or None,  # an app without tasks stands for a URL alone
         unreadable=_unreadable(store),
-        outboxes=tuple(_look_at(store, outbox) for outbox in outboxes),
-        schedules=schedules,
+        outboxes=tuple(_look_at(store, outbox) for outbox in app.outboxes),
+        schedules=tuple(app.schedules.all()),
     )
 
 

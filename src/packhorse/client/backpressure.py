@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from packhorse.client.waiting import WAIT_FLOOR_S
-from packhorse.core.clock import SECOND_US, Clock, pass_idle
+from packhorse.client.waiting import next_look
+from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.policies.depth import over_soft_depth
 from packhorse.errors import QueueFull
 from packhorse.events import EventBus, QueueFilling
@@ -65,9 +65,7 @@ async def submit_with_room(
             except QueueFull as full:
                 rest_s = until_s - clock.monotonic()
                 _refuse_hopeless(full, patient, rest_s)
-            floor_s = min(rest_s, WAIT_FLOOR_S)
-            if not await listener.wait(floor_s):
-                pass_idle(clock, floor_s)
+            await next_look(listener, clock, rest_s)
 
 
 def _refuse_hopeless(full: QueueFull, patient: Patience, rest_s: float) -> None:

@@ -18,6 +18,7 @@ from packhorse.core.clock import Clock, pass_idle
 from packhorse.core.job import TERMINAL, JobRecord
 from packhorse.core.process import at_fork
 from packhorse.errors import JobNotFound, ResultTimeout, UsageError
+from packhorse.stores.plan import Listener
 from packhorse.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -38,26 +39,28 @@ async def wait_for_end(
     whatever happens in between is heard.
     """
     begun = clock.monotonic()
-    listener = store.wakeups.listen(frozenset({f"job:{job_id}"}))
-    try:
+    with contextlib.closing(store.wakeups.listen(frozenset({f"job:{job_id}"}))) as listener:
         record = await store.arun(store.jobs.await_finish(job_id))
         while record is not None and record.status not in TERMINAL:
-            rest_s = _rest_s(timeout_s, clock.monotonic() - begun)
-            if rest_s <= 0:
+            if not await next_look(listener, clock, left_s(begun, timeout_s, clock)):
                 raise ResultTimeout(job_id, waited_s=timeout_s or 0)
-            floor_s = min(rest_s, WAIT_FLOOR_S)
-            if not await listener.wait(floor_s):
-                pass_idle(clock, floor_s)
             record = await store.arun(store.inspection.job(job_id))
-    finally:
-        listener.close()
     if record is None:
         raise JobNotFound(job_id)
     return record
 
 
-def _rest_s(timeout_s: float | None, waited_s: float) -> float:
-    return WAIT_FLOOR_S if timeout_s is None else timeout_s - waited_s
+def left_s(begun: float, timeout_s: float | None, clock: Clock) -> float:
+    """Return what is left of a wait that may last so long; without a timeout, one more look."""
+    return WAIT_FLOOR_S if timeout_s is None else timeout_s - (clock.monotonic() - begun)
+
+
+async def next_look(listener: Listener, clock: Clock, rest_s: float = WAIT_FLOOR_S) -> bool:
+    """Wait for a wake-up, or until it is time to look without one; False if no time is left."""
+    floor_s = min(rest_s, WAIT_FLOOR_S)
+    if floor_s > 0 and not await listener.wait(floor_s):
+        pass_idle(clock, floor_s)
+    return floor_s > 0
 
 
 class WaitLoop:

@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Any, Final, TypeVar
 
 from packhorse.client.connection import Asks, Connection
-from packhorse.client.waiting import WAIT_FLOOR_S
-from packhorse.core.clock import SECOND_US, pass_idle
+from packhorse.client.waiting import left_s, next_look
+from packhorse.core.clock import SECOND_US
 from packhorse.core.driving import adrive, awaited, blocking
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.info import Explanation
@@ -200,13 +200,8 @@ class Workflow(Asks):
                 state = (await adrive(self._head(), store.arun)).state
                 if state.is_final:
                     return state
-                waited_s = clock.monotonic() - begun
-                rest_s = WAIT_FLOOR_S if timeout_s is None else timeout_s - waited_s
-                if rest_s <= 0:
+                if not await next_look(listener, clock, left_s(begun, timeout_s, clock)):
                     raise ResultTimeout(self.id, waited_s=timeout_s or 0)
-                floor_s = min(rest_s, WAIT_FLOOR_S)
-                if not await listener.wait(floor_s):
-                    pass_idle(clock, floor_s)
 
     def _may_block(self, verb: str) -> None:
         if in_event_loop():

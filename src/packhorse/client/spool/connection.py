@@ -118,22 +118,21 @@ class SpoolingConnection(Connection):
         # Outside the lock: an observer may submit something itself.
         self.bus.emit(JobsSpooled(jobs=len(jobs), path=str(self.spool.path)))
 
-    def _emptied(self) -> bool:
-        """The delivery found nothing more; look again under the lock, which every submit takes."""
+    def emptied(self) -> bool:
+        """Whether nothing is left, seen under the lock that every submit takes."""
         with self._order:
             self._behind = bool(self.spool.first(1))
             return not self._behind
 
-    def _deliver(self, jobs: Sequence[NewJob]) -> object:
+    def deliver(self, jobs: Sequence[NewJob]) -> object:
+        """Give the store what was spooled."""
         return super().submit(jobs, wait_us=0)
 
     def _set_up(self) -> None:
         """A lock and a delivery of this process; neither comes along in a fork."""
         self._order = threading.Lock()
         self._looked = False
-        self._delivery = SpoolDelivery(
-            self.spool, self._deliver, bus=self.bus, clock=self.clock, emptied=self._emptied
-        )
+        self._delivery = SpoolDelivery(self)
 
 
 def _timed(job: NewJob, now_us: int) -> NewJob:
@@ -175,20 +174,8 @@ class _Went(Enum):
 class SpoolDelivery:
     """Delivers until the spool is empty, then ends; the next spooled submission starts it again."""
 
-    def __init__(
-        self,
-        file: SpoolFile,
-        submit: Callable[[Sequence[NewJob]], object],
-        *,
-        bus: EventBus,
-        clock: Clock,
-        emptied: Callable[[], bool],
-    ) -> None:
-        self._file = file
-        self._submit = submit
-        self._bus = bus
-        self._clock = clock
-        self._emptied = emptied  #: told when nothing is left; False: something came meanwhile
+    def __init__(self, connection: SpoolingConnection) -> None:
+        self._connection = connection
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -223,11 +210,11 @@ class SpoolDelivery:
 
     def _deliver_some(self) -> _Went:
         try:
-            with _turn(self._file) as ours:
+            with _turn(self._connection.spool) as ours:
                 if not ours:
                     return _Went.ELSEWHERE
-                kept = self._file.first(_BATCH)
-                if not kept and self._emptied():
+                kept = self._connection.spool.first(_BATCH)
+                if not kept and self._connection.emptied():
                     return _Went.EMPTY
                 return _Went.WELL if self._deliver(kept) else _Went.BADLY
         except StoreUnavailable:  # the file itself: a full disk may be emptied
@@ -246,28 +233,30 @@ class SpoolDelivery:
             return False  # order is kept: those behind wait with it
         finally:
             if delivered:
-                self._bus.emit(SpoolDelivered(jobs=delivered))
+                self._connection.bus.emit(SpoolDelivered(jobs=delivered))
         return True
 
     def _deliver_one(self, submission: SpooledSubmission) -> None:
         # Ids were made by the caller: delivering again after an answer that was lost is safe.
         try:
-            self._submit(submission.jobs)
+            self._connection.deliver(submission.jobs)
         except (StoreUnavailable, QueueFull):
             raise
         except PackhorseError as error:
             self._refuse(submission, error)
         else:
-            self._file.remove(submission.seq)
+            self._connection.spool.remove(submission.seq)
 
     def _refuse(self, submission: SpooledSubmission, error: PackhorseError) -> None:
         reason = f"{error.code}: {error}"
-        self._file.refuse(submission.seq, reason, now_us=self._clock.now_us())
-        self._bus.emit(
+        self._connection.spool.refuse(
+            submission.seq, reason, now_us=self._connection.clock.now_us()
+        )
+        self._connection.bus.emit(
             SpoolRefused(
                 job_ids=tuple(job.id for job in submission.jobs),
                 reason=reason,
-                path=str(self._file.path),
+                path=str(self._connection.spool.path),
             )
         )
 
