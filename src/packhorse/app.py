@@ -25,7 +25,7 @@ from packhorse.client.run_options import (
 from packhorse.client.submission import PreparedJobs, Submission
 from packhorse.client.tenant import JobVerbs, TenantView
 from packhorse.client.topics import TopicVerbs
-from packhorse.client.wire import WireData, checked_config, submitted_job, wire_queues
+from packhorse.client.wire import WireData, checked, submitted_job, wire_queues
 from packhorse.core.batches import BATCH_QUEUE
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.config import WorkerOptions
@@ -42,7 +42,7 @@ from packhorse.events import Event, EventBus, ObserverFailed
 from packhorse.handle import JobHandle
 from packhorse.insights import Insights
 from packhorse.protocol import Task as WireTask
-from packhorse.protocol import WorkerRequest
+from packhorse.protocol import WorkerConfig, WorkerRequest
 from packhorse.router import Inclusion, Router, caller_line
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
@@ -354,7 +354,7 @@ class Packhorse(JobVerbs, AlertVerbs, TopicVerbs, WorkflowVerbs):
     ) -> WorkerOptions:
         if options.get("config") is None:
             return run_options(self.known_queues if queues is None else queues, options)
-        config = checked_config(options["config"])
+        config = checked(WorkerConfig, options["config"])
         settings = wire_queues(config, known=self._connection.queues)
         chosen = config_options(config, queues, options)
         add_handlers(self.registry, config)

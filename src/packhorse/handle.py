@@ -181,16 +181,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
     @blocking
     def explain(self) -> Asking[Explanation]:
         """Say why the job is not running now, or what it does instead."""
-        store = self.connection.store
-        facts: JobFacts | None = yield store.inspection.explain(self.id, tenant=self.tenant)
-        if facts is None:
-            from packhorse.workflows.info import explained_job  # noqa: PLC0415 - rarely needed
-
-            return (yield from explained_job(store, self.id, self.tenant))
-        kept = None
-        if waits_in_step(facts):
-            kept = yield self._attachments(facts.record.id)
-        return explanation_of(facts, kept)
+        return explained(self)
 
     aexplain = awaited(explain)
 
@@ -357,3 +348,17 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if definition is None:
             return cast("R", msgspec.json.decode(result))
         return cast("R", definition.signature.decode_result(result))
+
+
+def explained(job: JobHandle[Any]) -> Asking[Explanation]:
+    """Explain why a job, or the node of a workflow that will have this id, does not run."""
+    store = job.connection.store
+    facts: JobFacts | None = yield store.inspection.explain(job.id, tenant=job.tenant)
+    if facts is None:
+        from packhorse.workflows.info import explained_job  # noqa: PLC0415 - rarely needed
+
+        return (yield from explained_job(store, job.id, job.tenant))
+    kept: Attachments | None = None
+    if waits_in_step(facts):
+        kept = yield store.attachments.attachments(facts.record.id, tenant=job.tenant)
+    return explanation_of(facts, kept)

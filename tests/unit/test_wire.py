@@ -11,7 +11,7 @@ import pytest
 from packhorse import ConfigError, JobConflict, Packhorse, PayloadError, ShapeError
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import Registry
-from packhorse.client.wire import checked_config, checked_task, wire_job, wire_queues
+from packhorse.client.wire import checked, wire_job, wire_queues
 from packhorse.core.job import JobStatus, Priority, RateRule
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.protocol import (
@@ -46,7 +46,7 @@ FULL = {
 
 @pytest.mark.req("X-5", "S0-29")
 def test_every_wish_of_a_wire_task_reaches_its_job() -> None:
-    job = wire_job(checked_task(FULL), None, NO_QUEUES)
+    job = wire_job(checked(Task, FULL), None, NO_QUEUES)
 
     assert (job.id, job.task, job.queue) == ("task-1", "send_email", "mail")
     assert msgspec.json.decode(job.payload) == {"to": "a@example.com"}
@@ -120,7 +120,7 @@ def test_a_task_known_here_has_its_arguments_and_limits_checked_here() -> None:
 
     known = app.registry.get("post")
     job = wire_job(
-        checked_task({"id": "t", "type": "post", "payload": {"to": "a"}}), known, NO_QUEUES
+        checked(Task, {"id": "t", "type": "post", "payload": {"to": "a"}}), known, NO_QUEUES
     )
 
     assert (job.task, job.timeout_us) == ("send", 5_000_000)
@@ -198,7 +198,7 @@ def test_a_configurations_queues_become_settings() -> None:
         ],
     )
 
-    mail, other = (declared.settings for declared in wire_queues(checked_config(config)))
+    mail, other = (declared.settings for declared in wire_queues(checked(WorkerConfig, config)))
 
     assert (mail.name, mail.priority, mail.dead_letter) == ("mail", 2, "mail_dead")
     assert (mail.fair, other.fair) == (True, True)
@@ -214,7 +214,7 @@ def test_the_limits_of_a_configuration_become_those_of_the_queue_over_all_worker
         {"name": "scaled", "autoScale": {"enabled": True, "maxWorkers": 4, "scaleUpThreshold": 90}},
         {"name": "still", "autoScale": {"maxWorkers": 4}},
     ]
-    config = checked_config({"name": "w", "queues": ["q", "bare"], "queueConfigs": queues})
+    config = checked(WorkerConfig, {"name": "w", "queues": ["q", "bare"], "queueConfigs": queues})
 
     limited, scaled, still, bare = wire_queues(config)
 
@@ -228,7 +228,7 @@ def test_the_limits_of_a_configuration_become_those_of_the_queue_over_all_worker
 
 
 def test_a_served_queue_that_is_declared_by_other_means_is_left_as_it_is() -> None:
-    config = checked_config({"name": "w", "queues": ["a", "b"]})
+    config = checked(WorkerConfig, {"name": "w", "queues": ["a", "b"]})
 
     (only,) = wire_queues(config, known={"a": None})
 
@@ -246,7 +246,7 @@ def test_a_served_queue_that_is_declared_by_other_means_is_left_as_it_is() -> No
 @pytest.mark.req("S1-50")
 def test_a_configuration_that_cannot_work_is_refused(queue: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        wire_queues(checked_config({"name": "w", "queues": ["q"], "queueConfigs": [queue]}))
+        wire_queues(checked(WorkerConfig, {"name": "w", "queues": ["q"], "queueConfigs": [queue]}))
 
     assert words in str(raised.value)
 
@@ -260,7 +260,7 @@ def test_metadata_may_be_partly_there() -> None:
         metadata=TaskMetadata(created_by="ada"),
     )
 
-    job = wire_job(checked_task(task), None, NO_QUEUES)
+    job = wire_job(checked(Task, task), None, NO_QUEUES)
 
     assert (job.created_by, job.tags, job.priority) == ("ada", (), Priority.LOW)
 

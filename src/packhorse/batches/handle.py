@@ -62,9 +62,9 @@ class Batch(Asks, Generic[R]):
         tenant: str = "",
         task: TaskDefinition | None = None,
     ) -> None:
+        super().__init__(connection)
         self.id = batch_id
         self.tenant = tenant
-        self._connection = connection
         self._task = task
         self._group = batch_group(batch_id, tenant)
 
@@ -273,7 +273,7 @@ class Batches(Asks):
     """The batches that a store holds, or a tenant's. Every verb has an a-twin."""
 
     def __init__(self, connection: Connection, tenant: str | None = None) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._tenant = tenant
 
     @blocking

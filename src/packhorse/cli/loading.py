@@ -56,7 +56,7 @@ def load_app(name: str, source: str, folder: Path) -> tuple[Packhorse, str]:
 
 def lone_apps(module_name: str, folder: Path) -> Iterator[tuple[Packhorse, str]]:
     """Yield the apps among a module's variables, each once, with their full names."""
-    yield from _apps_of(import_module(module_name, "found by its file name", folder))
+    return _apps_of(import_module(module_name, "found by its file name", folder))
 
 
 def _apps_of(module: ModuleType) -> Iterator[tuple[Packhorse, str]]:

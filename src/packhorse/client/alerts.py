@@ -184,7 +184,7 @@ class Alerts(Asks):
     """The alerts of an app and its store, to look at, add, remove and silence."""
 
     def __init__(self, connection: Connection, declared: Mapping[str, AlertDeclaration]) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._declared = declared
 
     @blocking

@@ -355,7 +355,8 @@ class Connection:
 class Asks:
     """A base of classes whose verbs ask the store through a connection (`core.driving`)."""
 
-    _connection: Connection
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def _drive(self, work: Asking[T]) -> T:
         return self._connection.drive(work)

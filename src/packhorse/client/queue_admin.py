@@ -11,7 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from packhorse.artifacts import Place, PlaceSource, open_place
-from packhorse.client.connection import Asks, Connection
+from packhorse.client.connection import Asks
 from packhorse.client.declarations import changed_settings
 from packhorse.client.submission import warn_of_mistyped_queue
 from packhorse.core.driving import awaited, blocking
@@ -38,9 +38,6 @@ class QueueAdmin(Asks):
 
     url: str | None
     folder: str
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def _keep(self, artifacts: str | os.PathLike[str] | None, job_logs: str | None) -> None:
         """Set where artifacts are kept, and the level from which on log lines are kept."""

@@ -23,6 +23,7 @@ from packhorse.core.policies.records import Put, Record
 from packhorse.core.schedules import SCHEDULE_KIND, read_schedule
 from packhorse.core.sealing import token_of
 from packhorse.core.workflows import NODE_KIND, read_node
+from packhorse.stores.protocol import Store
 from packhorse.stores.requests import JobFilter
 
 #: Jobs, or records, looked at between two words of progress.
@@ -46,136 +47,123 @@ class _Sealed(NamedTuple):
     place: str
 
 
-def rotate(
-    store: SealedStore,
-    *,
-    after: str | None = None,
-    progress: Callable[[Rotation, str | None], object],
-) -> Rotation:
+#: Hears what a run has come to, and where jobs go on.
+Heard = Callable[[Rotation, str | None], object]
+
+
+def rotate(store: SealedStore, *, after: str | None = None, progress: Heard) -> Rotation:
     """Go through records and all jobs, the newest first; `progress` hears where jobs go on.
 
     With `after`, an earlier run has been through the records.
     """
-    told, unreadable = Rotation(), Counter[str]()
+    run = _Run(store)
     if after is None:
-        _rotate_records(store, told, unreadable, progress)
+        run.through_records(progress)
     while True:
         search = store.plain.inspection.search(JobFilter(), limit=PAGE_JOBS, after=after)
         page = store.plain.run(search)
         for found in page.jobs:
-            told.values += _rotate_job(store, found.id, unreadable)
-            told.jobs += 1
-        told.unreadable = dict(unreadable)
+            run.exchange_job(found.id)
         after = page.after
-        progress(told, after)
+        progress(run.told, after)
         if after is None:
-            return told
+            return run.told
 
 
-def _rotate_job(store: SealedStore, job_id: str, unreadable: Counter[str]) -> int:
-    """Exchange the values of one job; returns how many."""
-    plain = store.plain
-    record = plain.run(plain.inspection.job(job_id))
-    if record is None:  # it is gone by now
-        return 0
-    loose, texts = loose_place(record.task, record.tenant), dict[str, str]()
-    for value in _values(store, record):
-        old, new = token_of(value.text), _resealed(store, value, loose, job_id, unreadable)
-        became = None if new is None else token_of(new)
-        if old is not None and became is not None:
-            texts[old[0]] = became[0]
-    if texts:
-        plain.run(plain.transfer.exchange(job_id, texts))
-    return len(texts)
+class _Run:
+    """One run through a store."""
 
+    def __init__(self, store: SealedStore) -> None:
+        self._plain = store.plain
+        self._keys = store.sealer.keys
+        self.told = Rotation(unreadable={})
 
-def _resealed(
-    store: SealedStore, value: _Sealed, loose: str, keeper: str, unreadable: Counter[str]
-) -> str | None:
-    """A value under the active key; None: it is that already, or plain, or cannot be read."""
-    keys, was = store.sealer.keys, token_of(value.text)
-    if was is None or was["key"] == keys.active:
-        return None
-    opened = keys.open(value.text, value.place, loose_place=loose)
-    if opened is None:
-        unreadable[was["key"]] += 1
-        return None
-    return (
-        keys.seal(opened, loose, loose_for=keeper)
-        if was["loose"]
-        else keys.seal(opened, value.place)
-    )
+    def through_records(self, progress: Heard) -> None:
+        """Exchange what the documents of records hold of jobs."""
+        after: str | None = None
+        while True:
+            page = self._plain.run(self._plain.records.records(None, after=after, limit=PAGE_JOBS))
+            for record in page.records:
+                self._exchange_record(record, page.now_us)
+                self.told.records += 1
+            after = page.after
+            if after is None:
+                return
+            progress(self.told, None)
 
-
-def _rotate_records(
-    store: SealedStore,
-    told: Rotation,
-    unreadable: Counter[str],
-    progress: Callable[[Rotation, str | None], object],
-) -> None:
-    """Exchange what the documents of records hold of jobs."""
-    plain, after = store.plain, None
-    while True:
-        page = plain.run(plain.records.records(None, after=after, limit=PAGE_JOBS))
-        for record in page.records:
-            told.values += _rotate_record(store, record, page.now_us, unreadable)
-            told.records += 1
-        told.unreadable = dict(unreadable)
-        after = page.after
-        if after is None:
+    def exchange_job(self, job_id: str) -> None:
+        """Exchange the values of one job."""
+        self.told.jobs += 1
+        record = self._plain.run(self._plain.inspection.job(job_id))
+        if record is None:  # it is gone by now
             return
-        progress(told, None)
+        loose, texts = loose_place(record.task, record.tenant), dict[str, str]()
+        for value in _values(self._plain, record):
+            new = self._resealed(value, loose, job_id, self.told.unreadable)
+            old, became = token_of(value.text), None if new is None else token_of(new)
+            if old is not None and became is not None:
+                texts[old[0]] = became[0]
+        if texts:
+            self._plain.run(self._plain.transfer.exchange(job_id, texts))
+        self.told.values += len(texts)
 
+    def _exchange_record(self, found: Record, now_us: int) -> None:
+        """Exchange the jobs of one record, again if it has changed meanwhile."""
+        record: Record | None = found
+        while record is not None:
+            exchanged, unreadable = list[NewJob](), Counter[str]()
+            document = self._exchanged(record, exchanged, unreadable)
+            keep_us = None if record.expires_us is None else max(1, record.expires_us - now_us)
+            put = Put(record.id, document, record.version, record.order, keep_us)
+            if not exchanged or self._plain.run(self._plain.records.change([put])).applied:
+                for key, count in unreadable.items():
+                    self.told.unreadable[key] = self.told.unreadable.get(key, 0) + count
+                self.told.values += len(exchanged)
+                return
+            record = self._plain.run(self._plain.records.record(record.id))
 
-def _rotate_record(store: SealedStore, found: Record, now_us: int, unreadable: Counter[str]) -> int:
-    """Exchange the jobs of one record, again if it has changed meanwhile; returns how many."""
-    plain = store.plain
-    record: Record | None = found
-    while record is not None:
-        kept = _KeptJobs(store, record.id.text)
-        document = kept.exchanged(record)
-        keep_us = None if record.expires_us is None else max(1, record.expires_us - now_us)
-        put = Put(record.id, document, record.version, record.order, keep_us)
-        if not kept.number or plain.run(plain.records.change([put])).applied:
-            unreadable.update(kept.unreadable)
-            return kept.number
-        record = plain.run(plain.records.record(record.id))
-    return 0
-
-
-class _KeptJobs:
-    """The jobs that one record keeps, under the active key."""
-
-    def __init__(self, store: SealedStore, keeper: str) -> None:
-        self._store = store
-        self._keeper = keeper
-        self.number = 0  #: of those that were exchanged
-        self.unreadable = Counter[str]()
-
-    def exchanged(self, record: Record) -> bytes:
+    def _exchanged(
+        self, record: Record, exchanged: list[NewJob], unreadable: dict[str, int]
+    ) -> bytes:
         """The document of a record with its jobs under the active key."""
+
+        def resealed(job: NewJob) -> NewJob:
+            loose = loose_place(job.task, job.tenant)
+            sealed = _Sealed(job.payload, place(job.id, "payload"))
+            text = self._resealed(sealed, loose, record.id.text, unreadable)
+            if text is None:
+                return job
+            exchanged.append(job)
+            return msgspec.structs.replace(job, payload=text.encode())
+
         kind, document = record.id.kind, record.document
         if kind == BATCH_KIND:
             batch = read_batch(document)
-            callbacks = {name: self._job(job) for name, job in batch.callbacks.items()}
+            callbacks = {name: resealed(job) for name, job in batch.callbacks.items()}
             return msgspec.json.encode(msgspec.structs.replace(batch, callbacks=callbacks))
         if kind not in (SCHEDULE_KIND, NODE_KIND):
             return document
         kept = read_schedule(document) if kind == SCHEDULE_KIND else read_node(document)
-        return msgspec.json.encode(msgspec.structs.replace(kept, job=self._job(kept.job)))
+        return msgspec.json.encode(msgspec.structs.replace(kept, job=resealed(kept.job)))
 
-    def _job(self, job: NewJob) -> NewJob:
-        value, loose = place(job.id, "payload"), loose_place(job.task, job.tenant)
-        sealed = _Sealed(job.payload, value)
-        text = _resealed(self._store, sealed, loose, self._keeper, self.unreadable)
-        if text is None:
-            return job
-        self.number += 1
-        return msgspec.structs.replace(job, payload=text.encode())
+    def _resealed(
+        self, value: _Sealed, loose: str, keeper: str, unreadable: dict[str, int]
+    ) -> str | None:
+        """A value under the active key; None: it is that already, or plain, or cannot be read."""
+        keys, was = self._keys, token_of(value.text)
+        if was is None or was["key"] == keys.active:
+            return None
+        opened = keys.open(value.text, value.place, loose_place=loose)
+        if opened is None:
+            unreadable[was["key"]] = unreadable.get(was["key"], 0) + 1
+            return None
+        if was["loose"]:
+            return keys.seal(opened, loose, loose_for=keeper)
+        return keys.seal(opened, value.place)
 
 
-def _values(store: SealedStore, record: JobRecord) -> Iterator[_Sealed]:
-    plain, job_id = store.plain, record.id
+def _values(plain: Store, record: JobRecord) -> Iterator[_Sealed]:
+    job_id = record.id
     yield _Sealed(record.payload, place(job_id, "payload"))
     if record.result is not None:
         yield _Sealed(record.result, place(job_id, "result"))

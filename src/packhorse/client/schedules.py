@@ -177,9 +177,6 @@ class ScheduleVerbs(QueueAdmin):
 class Schedules(Asks):
     """The schedules that a store holds. Every verb has an a-twin."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     @blocking
     def all(self) -> Asking[list[ScheduleInfo]]:
         """All of them, by name."""

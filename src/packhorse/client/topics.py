@@ -276,9 +276,6 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Topics(Asks):
     """The topics that a store knows subscribers of."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     @blocking
     def all(self) -> Asking[list[TopicInfo]]:
         """All of them, by name."""

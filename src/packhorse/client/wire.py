@@ -55,14 +55,11 @@ class RequestOrigin:
     trace_id: str | None = None
 
 
-def checked_task(value: object) -> Task:
-    """A wire task, complete and free of contradictions, or an error that names the field."""
-    return _checked(Task, value)
-
-
-def checked_config(value: WorkerConfig | Mapping[str, Any] | str | bytes) -> WorkerConfig:
-    """A wire worker configuration, complete and free of contradictions."""
-    return _checked(WorkerConfig, value)
+def checked(shape: type[S], value: object) -> S:
+    """A wire shape, complete and free of contradictions, or an error that names the field."""
+    read = shape.parse(value)
+    check_settings(read)
+    return read
 
 
 def submitted_job(
@@ -72,7 +69,7 @@ def submitted_job(
     if _is_request(value):
         task, origin = _request_task(value, registry)
     else:
-        task, origin = checked_task(value), RequestOrigin()
+        task, origin = checked(Task, value), RequestOrigin()
     return wire_job(task, registry.get(task.type), declarations, origin)
 
 
@@ -107,7 +104,7 @@ def _request_task(
         timeout_ms=UNSET if isinstance(timeout, UnsetType) else timeout * _MILLISECONDS,
     )
     trace = request.trace
-    return checked_task(task), RequestOrigin(
+    return checked(Task, task), RequestOrigin(
         key=None if isinstance(request.idempotency_key, UnsetType) else request.idempotency_key,
         trace_id=None if isinstance(trace, UnsetType) else trace.trace_id,
     )
@@ -197,12 +194,6 @@ def wire_queues(config: WorkerConfig, known: Collection[str] = ()) -> list[Queue
     named = {declaration.settings.name for declaration in configured} | set(known)
     bare = (name for name in dict.fromkeys(config.queues) if name not in named)
     return configured + [_declared(QueueConfig(name=name), name) for name in bare]
-
-
-def _checked(shape: type[S], value: object) -> S:
-    checked = shape.parse(value)
-    check_settings(checked)
-    return checked
 
 
 def _payload(task: Task, definition: TaskDefinition | None) -> bytes:

@@ -18,7 +18,7 @@ from packhorse.core.process import in_event_loop
 from packhorse.core.workflows import HeadDocument, WorkflowState, node_job_id, numbers_in
 from packhorse.errors import ResultTimeout, UsageError
 from packhorse.group_errors import WorkflowFailed, WorkflowNotFound
-from packhorse.handle import JobHandle
+from packhorse.handle import JobHandle, explained
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.workflows.changes import cancelled, retried
@@ -43,8 +43,8 @@ class Workflow(Asks):
     """One run of a workflow; it reads nothing before a verb is called."""
 
     def __init__(self, group: Group, connection: Connection, deduplicated: bool = False) -> None:  # noqa: FBT001, FBT002 - as of jobs
+        super().__init__(connection)
         self._group = group
-        self._connection = connection
         #: A run of this name was running already, and was returned instead of a new one.
         self.deduplicated = deduplicated
 
@@ -96,21 +96,16 @@ class Workflow(Asks):
 
     ajob = awaited(job)
 
-    def explain(self, name: str) -> Explanation:
+    @blocking
+    def explain(self, name: str) -> Asking[Explanation]:
         """Explain why a node does not run: which nodes it waits for, or what holds its job back."""
-        nodes = self.nodes()
+        nodes = yield from self._nodes()
         node = _node(nodes, name, self.name)
         if node.has_job:
-            return self._job(node).explain()
+            return (yield from explained(self._job(node)))
         return explained_node(node, nodes, self._connection.clock.now_us())
 
-    async def aexplain(self, name: str) -> Explanation:
-        """As `explain`, without blocking the event loop."""
-        nodes = await self.anodes()
-        node = _node(nodes, name, self.name)
-        if node.has_job:
-            return await self._job(node).aexplain()
-        return explained_node(node, nodes, self._connection.clock.now_us())
+    aexplain = awaited(explain)
 
     @blocking
     def cancel(self) -> Asking[bool]:

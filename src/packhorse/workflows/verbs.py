@@ -175,7 +175,7 @@ class Workflows(Asks):
     """The workflows that a store holds; of one tenant, if it is a tenant's view."""
 
     def __init__(self, connection: Connection, tenant: str | None = None) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._tenant = tenant
 
     @blocking
