@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from packhorse.stores.protocol import Store
 
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outbox, Outboxes
+
+T = TypeVar("T")
 
 _LOCKED: Final = "database is locked"
 #: What SQLite says; the transaction can go on after it.
@@ -90,12 +92,6 @@ def _refuse_long(names: Sequence[str]) -> None:
             )
 
 
-class _Place(NamedTuple):
-    """What a connection writes to."""
-
-    outbox: Outbox | None  #: None: the store itself
-
-
 class _Aside(NamedTuple):
     """Work on another database, which may block."""
 
@@ -103,7 +99,7 @@ class _Aside(NamedTuple):
 
 
 #: An action on the user's connection, a plan for the store's own, or work on an outbox's.
-_Steps = Generator[Action | Plan[Any] | _Aside, Any, None]
+_Steps = Generator[Action | Plan[Any] | _Aside, Any, T]
 
 
 class Transactions:
@@ -111,9 +107,9 @@ class Transactions:
 
     def __init__(self) -> None:
         self.outboxes: Outboxes | tuple[()] = ()  #: of the app
-        #: What each connection writes to.
-        self._fit: MutableMapping[Any, _Place] = weakref.WeakKeyDictionary()
-        self._files: dict[str, _Place] = {}  # the same by the names of SQLite files
+        #: The outbox that each connection writes to; None: the store itself.
+        self._fit: MutableMapping[Any, Outbox | None] = weakref.WeakKeyDictionary()
+        self._files: dict[Any, Outbox | None] = {}  # the same by the names of SQLite files
         self._told: MutableMapping[Any, dict[str, None]] = weakref.WeakKeyDictionary()
         self._own: Any = None  # which store this is
 
@@ -150,13 +146,13 @@ class Transactions:
             return False
         way.refuse()
         key, intake = _main_file(way) if way.family == "sqlite" else way.key(), store.intake
-        fit: MutableMapping[Any, _Place] = self._files if isinstance(key, str) else self._fit
+        fit = self._files if isinstance(key, str) else self._fit
         if key not in fit:
             return False
-        place = fit[key]
+        outbox = fit[key]
         try:
-            if place.outbox is not None:
-                return bool(way.change(place.outbox.append(store, written.requests)))
+            if outbox is not None:
+                return bool(way.change(outbox.append(store, written.requests)))
             if intake is None or not way.change(intake.append(written.requests)):
                 return False
         except Exception as error:
@@ -167,7 +163,7 @@ class Transactions:
             self._tell_after_commit(way, watched, written, intake.wake)
         return True
 
-    def _steps(self, store: Store, way: UserConnection, written: Written) -> _Steps:
+    def _steps(self, store: Store, way: UserConnection, written: Written) -> _Steps[None]:
         intake = store.intake
         if intake is None and not self.outboxes:
             raise UsageError(
@@ -191,7 +187,7 @@ class Transactions:
                 yield from self._place(intake)  # its error says what to do about it
             raise
 
-    def _write(self, store: Store, intake: Intake, written: Written) -> _Steps:
+    def _write(self, store: Store, intake: Intake, written: Written) -> _Steps[None]:
         statement = intake.append(written.requests)
         changed = yield lambda way: way.change(statement)
         if not changed:
@@ -201,18 +197,14 @@ class Transactions:
         if notice is not None:
             yield lambda way: way.rows(notice)
 
-    def _place(
-        self, intake: Intake | None
-    ) -> Generator[Action | Plan[Any] | _Aside, Any, Outbox | None]:
+    def _place(self, intake: Intake | None) -> _Steps[Outbox | None]:
         """Find out, once per connection, what it writes to: the store, or an outbox."""
         family, key = yield lambda way: (way.family, way.key())
-        if (
-            family == "sqlite"
-        ):  # `sqlite3` connections cannot be weakly referenced; file names serve
+        if family == "sqlite":  # connections cannot be weakly referenced; file names serve
             key = yield _main_file
-        fit: MutableMapping[Any, _Place] = self._files if isinstance(key, str) else self._fit
+        fit = self._files if isinstance(key, str) else self._fit
         if key in fit:
-            return fit[key].outbox
+            return fit[key]
         problem, found = None, None
         if intake is not None:
             problem = yield from self._check(intake, family)
@@ -228,12 +220,10 @@ class Transactions:
         if problem is not None:
             raise UsageError(problem)
         with contextlib.suppress(TypeError):  # keys without weak references are asked each time
-            fit[key] = _Place(found)
+            fit[key] = found
         return found
 
-    def _check(
-        self, intake: Intake, family: str
-    ) -> Generator[Action | Plan[Any] | _Aside, Any, str | None]:
+    def _check(self, intake: Intake, family: str) -> _Steps[str | None]:
         """Say why a connection cannot write to this store's intake; None if it can."""
         if family != intake.family:
             return _another(family, f"this store is {intake.family}")
@@ -281,7 +271,7 @@ def _another(family: str, own: str) -> str:
     )
 
 
-def _check_outbox(outbox: Outbox) -> Generator[Action | _Aside, Any, str | None]:
+def _check_outbox(outbox: Outbox) -> _Steps[str | None]:
     """Say why a connection cannot write to this outbox; None if it can."""
     answer = yield lambda way: way.rows(outbox.probe())
     problem = outbox.unfit(answer)

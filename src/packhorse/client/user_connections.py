@@ -87,6 +87,14 @@ class _Direct:
 
     waits = False
 
+    def __init__(self, given: Any, module: Any) -> None:
+        self._given = given
+        self._module = module
+
+    def key(self) -> object:
+        key: object = self._given
+        return key
+
     async def perform(self, action: Action) -> Any:
         return action(self)  # type: ignore[arg-type]  # a subclass is one
 
@@ -109,29 +117,25 @@ class _Awaited(_Direct):
 
 def _sqlite3(tx: object) -> UserConnection | None:
     module = sys.modules.get("sqlite3")
-    return _Sqlite3(tx) if module is not None and isinstance(tx, module.Connection) else None
+    if module is None or not isinstance(tx, module.Connection):
+        return None
+    return _Sqlite3(tx, module)
 
 
 class _Sqlite3(_Direct):
     family = "sqlite"
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
     def refuse(self) -> None:
-        if not self._connection.in_transaction:
-            raise _refused(self._connection, _BEGIN)
-
-    def key(self) -> object:
-        return self._connection
+        if not self._given.in_transaction:
+            raise _refused(self._given, _BEGIN)
 
     def rows(self, statement: UserStatement) -> list[Any]:
-        cursor = self._connection.cursor()
+        cursor = self._given.cursor()
         cursor.row_factory = None
         return cursor.execute(*statement).fetchall()  # type: ignore[no-any-return]
 
     def change(self, statement: UserStatement) -> int:
-        changed: int = self._connection.cursor().execute(*statement).rowcount
+        changed: int = self._given.cursor().execute(*statement).rowcount
         return changed
 
 
@@ -147,20 +151,13 @@ def _psycopg(tx: object) -> UserConnection | None:
 class _Psycopg(_Direct):
     family = "postgresql"
 
-    def __init__(self, connection: Any, module: Any) -> None:
-        self._connection = connection
-        self._module = module
-
     def refuse(self) -> None:
-        status = self._connection.pgconn.transaction_status
+        status = self._given.pgconn.transaction_status
         if status == _IN_TRANSACTION:
             return
-        if self._connection.closed:
-            raise _refused(self._connection, "it is closed: give one that is open")
-        raise _refused(self._connection, _FAILED if status == _IN_ERROR else _BEGIN)
-
-    def key(self) -> object:
-        return self._connection
+        if self._given.closed:
+            raise _refused(self._given, "it is closed: give one that is open")
+        raise _refused(self._given, _FAILED if status == _IN_ERROR else _BEGIN)
 
     def rows(self, statement: UserStatement) -> Any:
         return self._execute(self._module.Cursor, statement).fetchall()
@@ -169,7 +166,7 @@ class _Psycopg(_Direct):
         return self._execute(self._module.Cursor, statement).rowcount
 
     def _execute(self, kind: Any, statement: UserStatement) -> Any:
-        cursor = kind(self._connection, row_factory=self._module.rows.tuple_row)
+        cursor = kind(self._given, row_factory=self._module.rows.tuple_row)
         return cursor.execute(_with_percent(statement.text), statement.parameters or None)
 
 
@@ -191,29 +188,26 @@ def _asyncpg(tx: object) -> UserConnection | None:
     module = sys.modules.get("asyncpg")
     if module is None or not isinstance(tx, module.Connection | module.pool.PoolConnectionProxy):
         return None
-    return _Asyncpg(tx)
+    return _Asyncpg(tx, module)
 
 
 class _Asyncpg(_Awaited):
     family = "postgresql"
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
     def refuse(self) -> None:
-        if self._connection.is_closed():
-            raise _refused(self._connection, "it is closed: give one that is open")
-        if not self._connection.is_in_transaction():
-            raise _refused(self._connection, _BEGIN)
+        if self._given.is_closed():
+            raise _refused(self._given, "it is closed: give one that is open")
+        if not self._given.is_in_transaction():
+            raise _refused(self._given, _BEGIN)
 
     def key(self) -> object:
-        return getattr(self._connection, "_con", self._connection)
+        return getattr(self._given, "_con", self._given)
 
     async def rows(self, statement: UserStatement) -> Any:
-        return await self._connection.fetch(_numbered(statement.text), *statement.parameters)
+        return await self._given.fetch(_numbered(statement.text), *statement.parameters)
 
     async def change(self, statement: UserStatement) -> int:
-        told = await self._connection.execute(_numbered(statement.text), *statement.parameters)
+        told = await self._given.execute(_numbered(statement.text), *statement.parameters)
         return int(told.rpartition(" ")[2])
 
 
@@ -242,10 +236,6 @@ def _sqlalchemy(tx: object) -> UserConnection | None:
 
 class _SqlAlchemy(_Direct):
     """A connection; it begins a transaction by itself, which the driver hears of later."""
-
-    def __init__(self, given: Any, module: Any) -> None:
-        self._given = given
-        self._module = module
 
     @property
     def family(self) -> str:
@@ -317,7 +307,7 @@ class _Session(_SqlAlchemy):
         self._module.event.listen(self._given, "after_transaction_end", ended)
 
 
-class _AsyncSqlAlchemy(_Direct):
+class _AsyncSqlAlchemy:
     """The same, with `await`: SQLAlchemy runs sync code for it."""
 
     waits = True
@@ -329,8 +319,8 @@ class _AsyncSqlAlchemy(_Direct):
         self.key = way.key
         self.rows = way.rows
         self.change = way.change
-        self.watch = way.watch  # type: ignore[method-assign]  # as the others
-        self.after_commit = way.after_commit  # type: ignore[method-assign]
+        self.watch = way.watch
+        self.after_commit = way.after_commit
 
     @property
     def family(self) -> str:
@@ -354,13 +344,9 @@ def _django(tx: object) -> UserConnection | None:
 
 
 class _Django(_Direct):
-    def __init__(self, alias: str, module: Any) -> None:
-        self._alias = alias
-        self._module = module
-
     @property
     def _connection(self) -> Any:
-        return self._module.connections[self._alias]
+        return self._module.connections[self._given]
 
     @property
     def family(self) -> str:
@@ -368,9 +354,9 @@ class _Django(_Direct):
 
     def refuse(self) -> None:
         if not self._connection.in_atomic_block:
-            raise _refused(self._alias, f"{_BEGIN}: with transaction.atomic({self._alias!r})")
+            raise _refused(self._given, f"{_BEGIN}: with transaction.atomic({self._given!r})")
         if self._connection.needs_rollback:
-            raise _refused(self._alias, _FAILED)
+            raise _refused(self._given, _FAILED)
 
     def key(self) -> object:
         return self._connection.connection
@@ -389,7 +375,7 @@ class _Django(_Direct):
         return self  # each transaction is told of once
 
     def after_commit(self, told: Callable[[], None]) -> None:
-        self._module.transaction.on_commit(told, using=self._alias)
+        self._module.transaction.on_commit(told, using=self._given)
 
 
 _FINDERS: Final = (_sqlite3, _psycopg, _asyncpg, _sqlalchemy, _django)
