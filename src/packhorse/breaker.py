@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US, to_datetime
+from packhorse.core.clock import SECOND_US, optional_datetime, to_datetime
 from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, positive_microseconds
 from packhorse.core.options import count, name_text
@@ -75,15 +75,15 @@ class BreakerInfo(msgspec.Struct, frozen=True, kw_only=True):
 def breaker_info(record: Record, now_us: int) -> BreakerInfo:
     """Describe a breaker from its record."""
     state = _STATE.decode(record.document)
-    opened_us, until_us, probing_us = state.opened_us, state.open_until_us, state.probe_until_us
+    probing_us = state.probe_until_us
     return BreakerInfo(
         name=record.id.key,
         tenant=record.id.tenant,
         state=breaker_phase(state, now_us),
         failures=len(state.failed_us),
         probing=probing_us is not None and now_us < probing_us,
-        opened_at=None if opened_us is None else to_datetime(opened_us),
-        retry_at=None if until_us is None else to_datetime(until_us),
+        opened_at=optional_datetime(state.opened_us),
+        retry_at=optional_datetime(state.open_until_us),
     )
 
 

@@ -42,7 +42,7 @@ import msgspec
 from packhorse.artifacts import Artifacts
 from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
-from packhorse.core.clock import SECOND_US, new_trace_id, to_datetime
+from packhorse.core.clock import SECOND_US, new_trace_id, optional_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, checked_progress, options_of
 from packhorse.core.job_logs import RunningJob
@@ -178,7 +178,8 @@ class Context(StepVerbs):
         return self._steps is not None and self._steps.overspent
 
     @property
-    def _runner(self) -> StepRunner:
+    def steps(self) -> StepRunner:
+        """The runner of the steps; for the worker."""
         if self._transaction is not None:
             self._transaction.let_steps()
         if self._steps is None:
@@ -330,13 +331,9 @@ def _view(job: Job) -> JobView:
         tenant=job.tenant,
         trace_id=job.trace_id,
         upstream_request_id=job.upstream_request_id,
-        deadline=_moment(job.deadline_us),
-        scheduled_for=_moment(options_of(job.options).scheduled_for_us),
+        deadline=optional_datetime(job.deadline_us),
+        scheduled_for=optional_datetime(options_of(job.options).scheduled_for_us),
     )
-
-
-def _moment(instant_us: int | None) -> datetime | None:
-    return None if instant_us is None else to_datetime(instant_us)
 
 
 #: What `_fields` may hold; the last ones only where a job has them.

@@ -31,7 +31,7 @@ from packhorse.alerts import (
 from packhorse.client.connection import Asks, Connection
 from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.client.schedules import ScheduleVerbs
-from packhorse.core.clock import to_datetime
+from packhorse.core.clock import optional_datetime, to_datetime
 from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.options import name_text
@@ -308,6 +308,6 @@ def _info(
         queue="" if declared is None else declared.queue,
         source="" if declared is None else "store" if declared.stored else "code",
         value=known.value,
-        firing_since=None if known.firing_us is None else to_datetime(known.firing_us),
+        firing_since=optional_datetime(known.firing_us),
         silenced_until=to_datetime(known.silent_us) if known.silent_us > now_us else None,
     )

@@ -134,6 +134,11 @@ def to_datetime(instant_us: int) -> datetime:
     return _EPOCH + max(_FIRST_US, min(instant_us, _LAST_US)) * MICROSECOND
 
 
+def optional_datetime(instant_us: int | None) -> datetime | None:
+    """As `to_datetime`, where there may be no instant."""
+    return None if instant_us is None else to_datetime(instant_us)
+
+
 def from_datetime(moment: datetime) -> int:
     """An aware datetime as an instant; the caller has refused naive ones."""
     return (moment - _EPOCH) // MICROSECOND

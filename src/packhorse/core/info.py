@@ -10,7 +10,7 @@ import msgspec
 
 from packhorse.core.approvals import Approval, Consent
 from packhorse.core.budgets import tokens_spent
-from packhorse.core.clock import SECOND_US, to_datetime
+from packhorse.core.clock import SECOND_US, optional_datetime, to_datetime
 from packhorse.core.job import (
     AttemptError,
     AttemptRecord,
@@ -57,7 +57,7 @@ def shown(kind: type[S], *sources: object, **own: Any) -> S:
         source = next((each for each in sources if hasattr(each, field)), None)
         if source is not None:
             value = getattr(source, field)
-            own[name] = _moment(value) if is_date else value
+            own[name] = optional_datetime(value) if is_date else value
     return kind(**own)
 
 
@@ -117,7 +117,7 @@ def job_info(record: JobRecord, attachments: Attachments | None = None) -> JobIn
         priority=Priority(record.priority).name.lower(),
         attempts=counters.attempts + running,
         timeout=None if record.timeout_us is None else record.timeout_us / SECOND_US,
-        deadline=_moment(record.deadline_us),
+        deadline=optional_datetime(record.deadline_us),
         steps=steps_of(kept.values),
         approvals=Consent(kept).given,
         tokens_spent=tokens_spent(kept.values),
@@ -197,10 +197,6 @@ def _task_error(error: AttemptError | None) -> TaskError | UnsetType:
     )
 
 
-def _moment(instant_us: int | None) -> datetime | None:
-    return None if instant_us is None else to_datetime(instant_us)
-
-
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that keeps a job from running, or says what it does instead."""
 
@@ -266,7 +262,7 @@ def _reason(reason: policy.Obstacle) -> Reason:
     return Reason(
         code=reason.code,
         text=reason.text,
-        at=None if reason.at_us is None else to_datetime(reason.at_us),
+        at=optional_datetime(reason.at_us),
         jobs=reason.jobs,
         count=reason.count,
     )

@@ -43,7 +43,8 @@ class StepVerbs(ABC):
 
     @property
     @abstractmethod
-    def _runner(self) -> StepRunner: ...
+    def steps(self) -> StepRunner:
+        """The runner of the steps; for the worker."""
 
     def spend(self, *, tokens: int) -> None:
         """Count tokens that the job has spent; the sum over all attempts is kept at once.
@@ -62,7 +63,7 @@ class StepVerbs(ABC):
     @property
     def budget(self) -> Budget:
         """What the job has spent over all its attempts, and what is left."""
-        return self._runner.spending.budget
+        return self.steps.spending.budget
 
     @property
     def batch(self) -> BatchMembership:
@@ -74,11 +75,6 @@ class StepVerbs(ABC):
         """The workflow that the job is a node of: `ctx.flow.add(call)`; else a `UsageError`."""
         found: FlowInRun = self._link.flow()
         return found
-
-    @property
-    def steps(self) -> StepRunner:
-        """The runner of the steps; for the worker."""
-        return self._runner
 
     def step(
         self,
@@ -100,7 +96,7 @@ class StepVerbs(ABC):
         attempt. Steps that are not `durable` share the next write. `strict` raises `StepMismatch`
         where earlier attempts had other steps here; else that is logged.
         """
-        runner = self._runner
+        runner = self.steps
         bounds = _bounds(timeout, retry)
         work = runner.step(IN_THREAD, name, fn, args, bounds, durable=durable, strict=strict)
         result: R = runner.run(work, "step")
@@ -144,7 +140,7 @@ class StepVerbs(ABC):
         strict: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """As `step`, for coroutine functions; any other is called in a thread."""
-        runner = self._runner
+        runner = self.steps
         bounds = _bounds(timeout, retry)
         return runner.step(ON_LOOP, name, fn, args, bounds, durable=durable, strict=strict)
 
@@ -162,7 +158,7 @@ class StepVerbs(ABC):
         found by `key(item)`, or by counting. It is kept after every item, or every `every` items,
         and told as progress. Another loop of the same handler needs another `name`.
         """
-        return self._runner.each(items, name, key, every)
+        return self.steps.each(items, name, key, every)
 
     def aeach(
         self,
@@ -173,7 +169,7 @@ class StepVerbs(ABC):
         every: int = 1,
     ) -> AsyncIterator[T]:
         """As `each`, for `async for`."""
-        return self._runner.aeach(items, name, key, every)
+        return self.steps.aeach(items, name, key, every)
 
     def sleep(self, name: str, delay: Duration) -> None:
         """End this attempt and free its slot; a later one goes on behind this step.
@@ -182,11 +178,11 @@ class StepVerbs(ABC):
         start. Neither a retry nor a snooze is used up.
         """
         delay_us = microseconds(delay, setting="delay")
-        self._runner.run(self._runner.sleep(IN_THREAD, name, delay_us), "sleep")
+        self.steps.run(self.steps.sleep(IN_THREAD, name, delay_us), "sleep")
 
     async def asleep(self, name: str, delay: Duration) -> None:
         """As `sleep`, in coroutines."""
-        await self._runner.sleep(ON_LOOP, name, microseconds(delay, setting="delay"))
+        await self.steps.sleep(ON_LOOP, name, microseconds(delay, setting="delay"))
 
     def wait_for(self, signal: str, timeout: Duration | None = None) -> Any:
         """Return the value of the next `job.signal(signal, value)`; one that came before counts.
@@ -194,12 +190,12 @@ class StepVerbs(ABC):
         Until it comes the attempt has ended and its slot is free. Signals of one name are taken in
         the order of their coming, each by one wait. After `timeout` it raises `WaitTimeout`.
         """
-        work = self._runner.wait_for(IN_THREAD, signal, _microseconds(timeout))
-        return self._runner.run(work, "wait_for")
+        work = self.steps.wait_for(IN_THREAD, signal, _microseconds(timeout))
+        return self.steps.run(work, "wait_for")
 
     async def await_for(self, signal: str, timeout: Duration | None = None) -> Any:
         """As `wait_for`, in coroutines."""
-        return await self._runner.wait_for(ON_LOOP, signal, _microseconds(timeout))
+        return await self.steps.wait_for(ON_LOOP, signal, _microseconds(timeout))
 
 
 def _microseconds(timeout: Duration | None) -> int | None:

@@ -11,7 +11,7 @@ import msgspec
 from packhorse.batches.handle import Batch
 from packhorse.client.documents import document_of
 from packhorse.core.batches import BatchDocument
-from packhorse.core.clock import to_datetime
+from packhorse.core.clock import optional_datetime
 from packhorse.core.info import shown
 from packhorse.core.job import PAGE_MAX
 from packhorse.core.redaction import redacted
@@ -72,7 +72,7 @@ def batch_document(batch: BatchDocument) -> dict[str, Any]:
         *(batch, batch.job),
         total=batch.items,
         jobs=batch.members,
-        completed_at=None if batch.finished_us is None else to_datetime(batch.finished_us),
+        completed_at=optional_datetime(batch.finished_us),
         callbacks=batch.callback_states,
     )
     return document_of(info)
