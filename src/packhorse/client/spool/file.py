@@ -48,16 +48,6 @@ class SpooledSubmission:
     jobs: tuple[NewJob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A submission that the store was given and would not take, and why."""
-
-    seq: int
-    job_ids: tuple[str, ...]
-    reason: str
-    refused_us: int
-
-
 class SpoolFile:
     """Submissions in the order they were made."""
 
@@ -104,26 +94,6 @@ class SpoolFile:
                 (now_us, reason, seq),
             )
             database.execute("delete from submissions where seq = ?", (seq,))
-
-    def refused(self, limit: int) -> tuple[Refused, ...]:
-        """Submissions that were set aside, oldest first."""
-        if not self.path.exists():
-            return ()
-        with self._opened() as database:
-            rows = database.execute(
-                "select seq, jobs, reason, refused_us from refused order by seq limit ?", (limit,)
-            ).fetchall()
-        return tuple(
-            Refused(seq, tuple(job.id for job in _JOBS.decode(jobs)), reason, refused_us)
-            for seq, jobs, reason, refused_us in rows
-        )
-
-    def __len__(self) -> int:
-        if not self.path.exists():
-            return 0
-        with self._opened() as database:
-            (count,) = database.execute("select count(*) from submissions").fetchone()
-        return int(count)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
