@@ -22,7 +22,7 @@ from typing import (
 
 from packhorse.batches.beginning import MapOptions, NewBatch
 from packhorse.batches.handle import Batch
-from packhorse.call import NO_CHOICES, Call, Choices, call_with_results
+from packhorse.call import NO_CHOICES, Call, call_with_results
 from packhorse.client.registry import TaskDefinition, define_task
 from packhorse.client.submission import Submission
 from packhorse.context import Context
@@ -49,28 +49,16 @@ class Task(Generic[P, R]):
 
     __name__: str  # the function's own, as its docstring and its signature are
 
-    def __init__(
-        self, definition: TaskDefinition, submission: Submission, choices: Choices | None = None
-    ) -> None:
+    def __init__(self, definition: TaskDefinition, submission: Submission) -> None:
         functools.update_wrapper(cast("Any", self), definition.function)
         self.definition = definition
-        self._submission = submission
-        self._choices = choices or NO_CHOICES
+        self.submission = submission  #: submits its calls
+        self.choices = NO_CHOICES  #: the options that `using` chose for its jobs
 
     @property
     def name(self) -> str:
         """The name its jobs are stored under."""
         return self.definition.name
-
-    @property
-    def choices(self) -> Choices:
-        """The options that `using` chose for its jobs."""
-        return self._choices
-
-    @property
-    def submission(self) -> Submission:
-        """The object that submits its calls."""
-        return self._submission
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -82,18 +70,18 @@ class Task(Generic[P, R]):
         """Its contract: as declared, the rest derived from the function and its options."""
         task, retry = self.definition, self.definition.retry
         with suppress(UsageError):  # its router belongs to no app, or to several
-            queue = self._submission.connection.queues.get(task.queue)
+            queue = self.submission.connection.queues.get(task.queue)
             retry = retry or (queue.retry if queue is not None else None)
         return _contract(task, retry or RetryRule())
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job with these arguments, and return without waiting for it to run."""
-        submission = self._submission
+        submission = self.submission
         return submission.store(submission.prepared((self.call(*args, **kwargs),)), "enqueue")[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """As `enqueue`, without blocking the event loop."""
-        submission = self._submission
+        submission = self.submission
         return (await submission.astore(submission.prepared((self.call(*args, **kwargs),))))[0]
 
     def enqueue_many(
@@ -104,8 +92,8 @@ class Task(Generic[P, R]):
         tx: object = None,
     ) -> list[JobHandle[R]]:
         """Store calls of this task, or arguments by name, as `Packhorse.enqueue_many` does."""
-        batch = self._submission.prepared(self._calls(items), atomic=atomic, tx=tx)
-        return self._submission.store(batch, "enqueue_many")
+        batch = self.submission.prepared(self._calls(items), atomic=atomic, tx=tx)
+        return self.submission.store(batch, "enqueue_many")
 
     async def aenqueue_many(
         self,
@@ -115,8 +103,8 @@ class Task(Generic[P, R]):
         tx: object = None,
     ) -> list[JobHandle[R]]:
         """As `enqueue_many`, without blocking the event loop."""
-        batch = self._submission.prepared(self._calls(items), atomic=atomic, tx=tx)
-        return await self._submission.astore(batch)
+        batch = self.submission.prepared(self._calls(items), atomic=atomic, tx=tx)
+        return await self.submission.astore(batch)
 
     def map(self, items: Iterable[Any], **options: Unpack[MapOptions]) -> Batch[R]:
         """Store a job for each item, as one batch, whose results are typed.
@@ -124,14 +112,14 @@ class Task(Generic[P, R]):
         An item is a mapping of arguments, or the value of the only parameter. Any iterator will
         do: it is read as the jobs are stored, and never held whole.
         """
-        new = NewBatch(self._submission, self.definition, self._choices, options, single=True)
+        new = NewBatch(self.submission, self.definition, self.choices, options, single=True)
         return new.begin(items)
 
     async def amap(
         self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[MapOptions]
     ) -> Batch[R]:
         """As `map`, without blocking the event loop; also of async iterators."""
-        new = NewBatch(self._submission, self.definition, self._choices, options, single=True)
+        new = NewBatch(self.submission, self.definition, self.choices, options, single=True)
         return await new.abegin(items)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -141,12 +129,12 @@ class Task(Generic[P, R]):
         except PackhorseError:
             if not has_references((args, kwargs)):
                 raise
-            return call_with_results(self.definition, args, kwargs, self._choices)
-        return Call(self.definition, payload, self._choices)
+            return call_with_results(self.definition, args, kwargs, self.choices)
+        return Call(self.definition, payload, self.choices)
 
     def job(self, job_id: str) -> JobHandle[R]:
         """Return a handle on a job of this task, whose result is typed; reads nothing yet."""
-        return JobHandle(job_id, False, self._submission.connection)
+        return JobHandle(job_id, False, self.submission.connection)
 
     def upcast(self, source: str, target: str) -> Callable[[U], U]:
         """Declare a function that migrates payloads of version `source` to version `target`.
@@ -163,9 +151,9 @@ class Task(Generic[P, R]):
 
     def using(self, **options: Unpack[CallOptions]) -> Self:
         """Return the same task with these options for its jobs."""
-        choices = self._choices.using(dict(options), f"{self.name}.using()")
+        choices = self.choices.using(dict(options), f"{self.name}.using()")
         task = object.__new__(type(self))
-        task.__dict__.update(self.__dict__, _choices=choices)  # wrapping it again is slow
+        task.__dict__.update(self.__dict__, choices=choices)  # wrapping it again is slow
         return task
 
     def __repr__(self) -> str:
@@ -179,7 +167,7 @@ class Task(Generic[P, R]):
             item, Mapping
         ):  # most are dicts, which is cheaper to check
             payload = self.definition.encode((), item if type(item) is dict else dict(item))
-            return Call(self.definition, payload, self._choices)
+            return Call(self.definition, payload, self.choices)
         if not isinstance(item, Call):
             raise UsageError(f"{item!r} is neither a call of {self.name} nor arguments by name")
         if item.definition is not self.definition:
@@ -187,7 +175,7 @@ class Task(Generic[P, R]):
                 f"a call of task {item.task} was given to {self.name}.enqueue_many(); "
                 "submit calls of several tasks with app.enqueue_many()"
             )
-        choices = item.choices.over(self._choices, f"{self.name}.enqueue_many()")
+        choices = item.choices.over(self.choices, f"{self.name}.enqueue_many()")
         return Call(item.definition, item.payload, choices)
 
     def _injected(self) -> tuple[Context, ...]:
@@ -196,7 +184,7 @@ class Task(Generic[P, R]):
             return ()
         known: Mapping[str, Callable[..., Any]] = {}
         with suppress(UsageError):  # as in `contract`
-            known = self._submission.connection.registry.tools
+            known = self.submission.connection.registry.tools
         return (Context.detached(self.name, tools=self.definition.tools(known)),)
 
 
@@ -260,7 +248,7 @@ class TaskDecorator:
         adopt: Callable[[Task[..., Any]], None] | None = None,
     ) -> None:
         self.take = take  #: called with each task that is declared
-        self._submission = submission
+        self.submission = submission
         self._options = options or {}
         self._prefix = prefix
         self._adopt = adopt  # called with what is a task already, where that is of use
@@ -271,9 +259,7 @@ class TaskDecorator:
         adopt: Callable[[Task[..., Any]], None] | None = None,
     ) -> TaskDecorator:
         """Return the same decorator with another `take`, and perhaps an `adopt`."""
-        return TaskDecorator(
-            take, self._submission, self._options, prefix=self._prefix, adopt=adopt
-        )
+        return TaskDecorator(take, self.submission, self._options, prefix=self._prefix, adopt=adopt)
 
     @overload
     def __call__(self, function: K, /) -> K: ...
@@ -299,7 +285,7 @@ class TaskDecorator:
         chosen = {**self._options, **options}
         if function is None:
             return TaskDecorator(
-                self.take, self._submission, chosen, prefix=self._prefix, adopt=self._adopt
+                self.take, self.submission, chosen, prefix=self._prefix, adopt=self._adopt
             )
         if self._adopt is not None and isinstance(function, Task):
             if chosen:
@@ -314,6 +300,6 @@ class TaskDecorator:
         scope = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
         definition = define_task(function, chosen, scope=scope, prefix=self._prefix)
         kind = CoroutineTask if definition.coroutine else FunctionTask
-        task: Task[..., Any] = kind(definition, self._submission)
+        task: Task[..., Any] = kind(definition, self.submission)
         self.take(task)
         return task

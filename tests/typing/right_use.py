@@ -96,7 +96,7 @@ def declared_tasks_keep_their_types() -> None:
     assert_type(resize("a", width=3), str)
     assert_type(nothing.enqueue(), JobHandle[None])
     task: Task[..., Any] = resize
-    plain: FunctionTask[[str], str] = FunctionTask(poll.definition, poll._submission)
+    plain: FunctionTask[[str], str] = FunctionTask(poll.definition, poll.submission)
     coroutine: CoroutineTask[[str], int] = send_later
     del task, plain, coroutine
 

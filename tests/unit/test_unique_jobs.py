@@ -157,7 +157,7 @@ def test_a_key_holds_for_a_day_or_as_long_as_the_result_is_kept(
     rules: list[IdempotencyRule] = []
     for using in ({}, {"queue": "brief"}, {"idempotency_window": "10m"}):
         call = send.using(idempotency_key="k", **using).call("ada")  # type: ignore[arg-type]
-        [[job], *_] = send._submission.prepared([call])
+        [[job], *_] = send.submission.prepared([call])
         assert job.idempotency is not None
         rules.append(job.idempotency)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.core.clock import Clock, SystemClock, new_id, to_datetime
+from packhorse.core.clock import SystemClock, new_id, to_datetime
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, RecordId, Remove
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
@@ -54,11 +54,9 @@ class AuditPage(msgspec.Struct, frozen=True):
 class AuditLog:
     """What was done through the web."""
 
-    def __init__(
-        self, store: Store, *, clock: Clock | None = None, keep_days: int = KEPT_DAYS
-    ) -> None:
+    def __init__(self, store: Store, *, keep_days: int = KEPT_DAYS) -> None:
         self._store = store
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._keep_us = keep_days * _DAY_US
 
     async def anote(self, **said: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from packhorse.core.access import permissions_of
-from packhorse.core.clock import Clock, SystemClock, new_secret
+from packhorse.core.clock import SystemClock, new_secret
 from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration, positive_microseconds
 from packhorse.core.info import shown
@@ -77,9 +77,9 @@ class _Attempts(msgspec.Struct, frozen=True):
 class Tokens:
     """The tokens that a store holds. Every verb has an a-twin."""
 
-    def __init__(self, store: Store, *, clock: Clock | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
 
     @blocking
     def create(

@@ -94,9 +94,9 @@ def _as_written(node: yaml.Node, name: str) -> str:
     return next(str(value.value) for key, value in node.value if key.value == name)
 
 
-def as_yaml(value: Any, indent: int = 0) -> str:
+def as_yaml(value: Any) -> str:
     """Plain data as YAML, in blocks; ends with a new line."""
-    return "".join(f"{line}\n" for line in _lines(value, " " * indent))
+    return "".join(f"{line}\n" for line in _lines(value, ""))
 
 
 def _lines(value: Any, margin: str) -> Iterator[str]:

@@ -283,14 +283,14 @@ class _Trial:
         await _value_of(self.reset)
         job = self._job()
         watch = Watch(story, lambda watch: self._deliver(watch, job))
-        connection = self.task._submission.connection  # noqa: SLF001 - a task shows it to nothing else
+        connection = self.task.submission.connection
         with watched(watch, tuple(self.effects), self.task.function, connection):
             await self._deliver(watch, job)
         state = copy.deepcopy(await _value_of(self.state))
         return _Ended(tuple(watch.places), tuple(watch.happened), watch.failed, state)
 
     def _job(self) -> Job:
-        connection = self.task._submission.connection  # noqa: SLF001 - as above
+        connection = self.task.submission.connection
         call = self.task.call(*self.args, **self.kwargs)
         new = new_job(call, connection.declarations, new_id())
         options = msgspec.structs.replace(new.options or JobOptions(), attached=True)
@@ -321,7 +321,7 @@ class _Trial:
         number = delivery.number
         job = msgspec.structs.replace(job, fence=number, attempts=number - 1)
         host = WatchedHost(watch, delivery, self.signals)
-        connection = self.task._submission.connection  # noqa: SLF001 - as above
+        connection = self.task.submission.connection
         tools = self.task.definition.tools(connection.registry.tools)
         context = KeyedContext(job, host, worker="test", state=self.ctx_state or {}, tools=tools)
         context.given = watch.keys

@@ -66,7 +66,6 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     width: int = _WIDTH
     height: int = _HEIGHT
     left: int = _LEFT
-    bottom: int = _HEIGHT - _BOTTOM
     right: int = _WIDTH - _RIGHT
 
 
