@@ -442,8 +442,10 @@ import sys
 import packhorse
 extras = {"psycopg", "redis", "hiredis", "watchfiles", "pydantic"}
 late = {"packhorse.runtime.worker", "packhorse.stores.sqlite.store", "sqlite3", "click"}
-print(sorted((extras | late) & set(sys.modules)))
-packhorse.Packhorse("memory://").run(burst=True)
+app = packhorse.Packhorse("memory://")
+app.task(name="length")(len)
+print(sorted((extras | late | {"asyncio"}) & set(sys.modules)))
+app.run(burst=True)
 print(sorted({"smtplib", "urllib.request", "importlib.metadata"} & set(sys.modules)))
 """
 
