@@ -185,6 +185,8 @@ async def test_an_async_connection_wants_the_async_verb(postgres: Orders) -> Non
 
 
 def test_another_database_is_refused_and_its_transaction_goes_on(postgres: Orders) -> None:
+    with postgres.plain() as own, own.transaction(force_rollback=True):
+        postgres.send.using(tx=own).enqueue("a")  # which is remembered of this one alone
     with psycopg.connect(dsn(postgres.url), autocommit=True) as admin:
         admin.execute("drop database if exists tx_elsewhere")
         admin.execute("create database tx_elsewhere")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from packhorse import Packhorse, UsageError
+from packhorse import Packhorse, ResultTimeout, UsageError
 from packhorse.client import waiting
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.plan import Plan
@@ -86,6 +86,17 @@ def test_a_waiting_thread_is_woken_when_the_job_finishes(
 
     assert answer() == 42
     assert store.reads == 1  # after the wake-up; it did not poll
+
+
+def test_who_waits_for_what_does_not_happen_hardly_ever_looks(
+    app: Packhorse, store: WatchedStore
+) -> None:
+    job = app.tasks["work"].enqueue()
+
+    with pytest.raises(ResultTimeout):
+        job.result(timeout=0.2)
+
+    assert store.reads <= 2  # when the time is over, and once more if a timer was early
 
 
 @pytest.mark.usefixtures("no_floor")

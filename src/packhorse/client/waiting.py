@@ -12,6 +12,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, pass_idle
@@ -55,7 +56,7 @@ def left_s(begun: float, timeout_s: float | None, clock: Clock) -> float:
     return WAIT_FLOOR_S if timeout_s is None else timeout_s - (clock.monotonic() - begun)
 
 
-async def next_look(listener: Listener, clock: Clock, rest_s: float = WAIT_FLOOR_S) -> bool:
+async def next_look(listener: Listener, clock: Clock, rest_s: float = inf) -> bool:
     """Wait for a wake-up, or until it is time to look without one; False if no time is left."""
     floor_s = min(rest_s, WAIT_FLOOR_S)
     if floor_s > 0 and not await listener.wait(floor_s):
