@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from packhorse import ConfigError, Packhorse
+from packhorse.stores.memory import MemoryStore
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url
 
@@ -65,6 +66,12 @@ def test_a_relative_path_is_fixed_when_the_app_is_made(
 @pytest.mark.parametrize("url", ["sqlite:////tmp/jobs.db", "sqlite:///%2Ftmp/jobs.db", "memory://"])
 def test_an_absolute_url_stays_as_it_is_given(url: str) -> None:
     assert Packhorse(url).url == url
+
+
+def test_an_app_on_a_store_that_was_given_has_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACKHORSE_URL", "sqlite:///elsewhere.db")
+
+    assert Packhorse(store=MemoryStore()).url is None
 
 
 def test_an_app_may_be_made_where_there_is_no_folder_any_more(
