@@ -12,6 +12,7 @@ import pytest
 
 from packhorse import ConfigError, Packhorse
 from packhorse.stores.memory import MemoryStore
+from packhorse.stores.opening import open_store
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url
 
@@ -140,3 +141,21 @@ def test_an_empty_name_of_a_test_server_is_a_mistake(
 
     with pytest.raises(RuntimeError, match="is set and empty"):
         ask()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql+psycopg://ann:secret@db/shop", "leave it out: postgresql://..."),
+        ("sqlite+aiosqlite:///jobs.db", "leave it out: sqlite://..."),
+        ("data/x.db", "if 'data/x.db' is a SQLite file, write sqlite:///data/x.db"),
+        ("amqp://ann:secret@mq", "a URL that begins with 'amqp'; write sqlite:///jobs.db"),
+        ("ann:secret@db", "write sqlite:///jobs.db"),
+    ],
+)
+def test_a_url_of_no_known_store_is_refused_with_what_to_write(url: str, words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_store(url)
+
+    assert words in str(raised.value)
+    assert "secret" not in str(raised.value)

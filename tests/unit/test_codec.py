@@ -160,6 +160,18 @@ def test_what_the_caller_leaves_out_is_left_to_the_functions_defaults() -> None:
     assert codec.call(greet, codec.decode(payload)) == "ADA"
 
 
+def test_a_context_without_its_annotation_is_said_to_be_one() -> None:
+    def greet(ctx, name: str) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001 - forgotten
+        return f"{ctx} {name}"
+
+    def sort(name: str, context: str) -> None: ...
+
+    with pytest.raises(PayloadError, match=r"'ctx' is missing; is it the Context\? .*ctx: Context"):
+        signature(greet).encode((), {"name": "ada"})
+    with pytest.raises(PayloadError, match=r"'context' is missing$"):
+        signature(sort).encode(("a",), {})
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "field", "words"),
     [

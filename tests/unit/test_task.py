@@ -160,6 +160,7 @@ async def coroutine() -> None: ...
         (plain, {"executor": "rocket"}, "executor is 'rocket'"),
         (coroutine, {"executor": "thread"}, "executor is 'thread'"),
         (plain, {"qeue": "mail"}, "there is no option 'qeue'; did you mean 'queue'?"),
+        (plain, {"max_retries": 3}, "what other queues call so is retry=RetryPolicy(max_retries="),
         (plain, {"xyz": 1}, "the options are name, queue, timeout, retry"),
         (generator, {}, "generator() yields"),
         (async_generator, {}, "async_generator() yields"),
@@ -298,6 +299,7 @@ def test_options_add_up_the_later_winning_and_none_taking_back(
         ({"tags": ["a\0"]}, "give a text without NUL"),
         ({"ordering_key": "a\0"}, "give a text without NUL"),
         ({"priorty": "high"}, "there is no option 'priorty'; did you mean 'priority'?"),
+        ({"countdown": 10}, "what other queues call so is task.using(delay=...)"),
         ({"foo": 1}, "there is no option 'foo'; the options are priority, delay, tenant"),
     ],
 )

@@ -42,6 +42,8 @@ PAYLOAD_BYTES_WARNING: Final = 64 * 1024
 _ORDINARY: Final = frozenset({str, int, bool})
 _AT: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
+#: Names that a `Context` usually has, where the annotation was forgotten.
+_CONTEXTS: Final = frozenset({"ctx", "context"})
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 #: JSON writes both as a string, so only the caller's own value tells a mistake.
 _EXACT: Final = ((str, (str,)), (bytes, (bytes, bytearray, memoryview)))
@@ -225,7 +227,9 @@ class Signature:
         if where := _AT.search(text):
             self._refuse(f"does not fit: {text[: where.start()]}", where["path"], error)
         if missing := _MISSING.fullmatch(text):
-            self._refuse("is missing", missing["name"], error)
+            hint = "; is it the Context? Annotate it: `ctx: Context`"
+            asked = missing["name"] in _CONTEXTS and missing["name"] == self.names[0]
+            self._refuse(f"is missing{hint if asked else ''}", missing["name"], error)
         if unknown := _UNKNOWN.fullmatch(text):
             name = unknown["name"]
             self._refuse(f"is not known; {self._suggestion(name)}", name, error)

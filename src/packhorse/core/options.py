@@ -145,6 +145,28 @@ def read_options(
     return found
 
 
+_RETRIES: Final = (
+    "retry=RetryPolicy(max_retries=..., initial_delay=..., max_delay=..., retry_on=...)"
+)
+#: Options that people know from Celery, RQ and Dramatiq, and what they write here.
+_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "countdown": "task.using(delay=...)",
+        "eta": "task.using(scheduled_at=...)",
+        "expires": "task.using(deadline=...)",
+        "at_front": 'task.using(priority="critical")',
+        "task_id": "task.using(job_id=...)",
+        "bind": "a first parameter `ctx: Context`",
+        "actor_name": "name=...",
+        **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout=..."),
+        **dict.fromkeys(("queue_name", "routing_key"), "queue=..."),
+        **dict.fromkeys(("max_retries", "autoretry_for", "retry_backoff", "throws"), _RETRIES),
+        **dict.fromkeys(("default_retry_delay", "min_backoff", "max_backoff"), _RETRIES),
+        **dict.fromkeys(("ignore_result", "store_results"), "result_ttl=..."),
+    }
+)
+
+
 def chosen_options(given: Mapping[str, Any], known: type, where: str) -> dict[str, Any]:
     """The options that say something; a name that does not exist is an error with a suggestion."""
     names = known.__annotations__
@@ -152,6 +174,8 @@ def chosen_options(given: Mapping[str, Any], known: type, where: str) -> dict[st
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(names)}"
+            if name in _ELSEWHERE:
+                hint = f"what other queues call so is {_ELSEWHERE[name]} here"
             raise ConfigError(f"{where}: there is no option {name!r}; {hint}")
     return {name: value for name, value in given.items() if value is not None}
 

@@ -11,6 +11,9 @@ from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
 
 _SCHEME: Final = re.compile(r"[a-z]{1,12}")  # what is longer may be a secret
+#: As SQLAlchemy writes it.
+_DRIVER: Final = re.compile(r"(sqlite|postgresql|postgres|redis)\+[a-z0-9_]{1,20}")
+_FILE: Final = re.compile(r"[\w./-]{1,200}\.(?:db|sqlite3?)")
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -33,10 +36,20 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         from packhorse.stores.memory.store import MemoryStore  # noqa: PLC0415
 
         return MemoryStore(clock=clock)
+    raise ConfigError(f"no store is known for a URL{_shown(url)}")
+
+
+def _shown(url: str) -> str:
+    """Return as much of an unknown URL as cannot be a secret, and what to write."""
+    scheme, colon, _ = url.partition(":")
+    if driver := _DRIVER.fullmatch(scheme):
+        return f" with the name of a driver in it; leave it out: {driver[1]}://..."
+    if not colon and _FILE.fullmatch(url):
+        return f"; if {url!r} is a SQLite file, write sqlite:///{url}"
     shown = f" that begins with {scheme!r}" if _SCHEME.fullmatch(scheme) else ""
-    raise ConfigError(
-        f"no store is known for a URL{shown}; "
-        "write sqlite:///jobs.db, postgresql://user@host/database, redis://host or memory://"
+    return (
+        f"{shown}; write sqlite:///jobs.db, postgresql://user@host/database, redis://host or "
+        "memory://"
     )
 
 
