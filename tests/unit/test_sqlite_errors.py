@@ -7,8 +7,11 @@ import asyncio
 import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +48,40 @@ def test_a_file_locked_for_too_long_is_unavailable_and_says_what_to_do(
     with write_lock(tmp_path), pytest.raises(StoreUnavailable) as raised:
         store.run(submitting(store, "meanwhile"))
 
-    assert "look for a stuck process, or raise busy_timeout" in str(raised.value)
+    advice = (
+        "this process has had a transaction of its own open on the file for too long: commit it"
+    )
+    assert advice in str(raised.value)
+    assert "using(tx=connection), or raise busy_timeout" in str(raised.value)
     assert str(tmp_path / "jobs.db") in str(raised.value)
     assert not raised.value.maybe_stored
     store.run(submitting(store, "after"))
     assert names_in(tmp_path) == {"before", "after"}
+
+
+def test_the_process_that_locked_the_file_is_named(store: SqliteStore, tmp_path: Path) -> None:
+    store.run(submitting(store, "before"))
+
+    with lock_holder(tmp_path) as pid, pytest.raises(StoreUnavailable) as raised:
+        store.run(submitting(store, "meanwhile"))
+
+    assert f"process {pid} has held its write lock for too long; see whether" in str(raised.value)
+
+
+@contextmanager
+def lock_holder(folder: Path) -> Iterator[int]:
+    """The id of another process that has the write lock meanwhile."""
+    code = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "db.execute('begin immediate'); print(flush=True); sys.stdin.read()"
+    )
+    asked = [sys.executable, "-c", code, str(folder / "jobs.db")]
+    with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield other.pid
+        other.stdin.close()
 
 
 def test_async_callers_are_told_of_a_lock_in_the_same_words(

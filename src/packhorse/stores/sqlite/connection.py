@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +31,8 @@ FAILURES: Final = (sqlite3.Error, *_REFUSED)
 #: RETURNING and UPDATE FROM.
 _VERSION_MIN: Final = (3, 35, 0)
 _SYNCHRONOUS: Final = ("FULL", "NORMAL", "OFF", "EXTRA")
+#: The byte of the file beside the log that a writer locks.
+_WRITE_LOCK: Final = "120"
 #: Between two tries to turn the write-ahead log on.
 _LOG_RETRY_S: Final = 0.02
 #: Enough for all statements, and for some per task.
@@ -47,8 +50,7 @@ _FOLDER: Final = "it is a folder; name a file in it, such as {path}/jobs.db"
 #: Messages of SQLite for problems that may pass, and the advice for each.
 _UNAVAILABLE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        LOCKED: "another process has held its write lock for too long; "
-        "look for a stuck process, or raise busy_timeout",
+        LOCKED: "{holder}, or raise busy_timeout",
         "database or disk is full": "free some space; nothing of this write was kept",
         _CANNOT_OPEN: "check that the folder exists and may be written",
         "attempt to write a readonly database": "the file may not be written by this user",
@@ -181,6 +183,25 @@ def translated(error: Exception, path: Path) -> StoreError:
         if known in text:
             maybe_stored = getattr(error, "sqlite_errorname", None) == _IN_DOUBT
             advice = _FOLDER if known == _CANNOT_OPEN and path.is_dir() else what_to_do
-            message = f"SQLite file {path}: {text}; {advice.format(path=path)}"
+            holder = _holder(path) if known == LOCKED else ""
+            message = f"SQLite file {path}: {text}; {advice.format(path=path, holder=holder)}"
             return StoreUnavailable(message, maybe_stored=maybe_stored)
     return StoreError(f"SQLite file {path}: {text}")
+
+
+def _holder(path: Path) -> str:
+    """Return who keeps others from writing, as far as the system tells, and what to do."""
+    pid = 0
+    with suppress(OSError, ValueError):
+        inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - as above
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            _, _, _, mode, owner, file, first, *_ = line.split()
+            if (mode, first) == ("WRITE", _WRITE_LOCK) and file.endswith(f":{inode}"):
+                pid = int(owner)
+    if pid == os.getpid():
+        return (
+            "this process has had a transaction of its own open on the file for too long: commit "
+            "it before you submit, or submit in it with using(tx=connection)"
+        )
+    who = f"process {pid}" if pid > 0 else "another process, or a transaction of this one,"
+    return f"{who} has held its write lock for too long; see whether it is stuck"

@@ -166,7 +166,8 @@ class _Open:
     def _expire(self) -> None:
         self.connection.expired = (
             f"the block of ctx.transaction() was open for more than {self._bound_s:g} s and was "
-            "rolled back, since SQLite lets no other write meanwhile: do slow things before it"
+            "rolled back, since SQLite lets no other write meanwhile: do slow things before it, "
+            "and submit in it with using(tx=tx.connection)"
         )
         self.connection.interrupt()
         self._end(self.connection.expired)
