@@ -13,7 +13,7 @@ import pytest
 
 from packhorse import JobStatus, Packhorse
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.options import queue_names
+from packhorse.cli.options import capped, queue_names
 from packhorse.cli.serving import exit_after_signals
 from packhorse.cli.worker import worker_command
 from tests.cli.project import PATIENCE_S, Project, heard
@@ -48,6 +48,35 @@ def test_a_burst_runs_what_is_there_and_says_what_runs_where(
         "  lease        10s",
     ):
         assert line in result.stderr
+
+
+def test_a_cap_holds_for_one_queue_in_each_process(project: Project) -> None:
+    project.write(
+        "capped.py",
+        """
+import asyncio
+from packhorse import Packhorse
+app, most, running = Packhorse("sqlite:///capped.db"), [0], [0]
+
+@app.task(queue="mail")
+async def send(number: int) -> int:
+    running[0] += 1
+    most[0] = max(most + running)
+    await asyncio.sleep(0.01)
+    running[0] -= 1
+    return most[0]
+""",
+    )
+    sys.path.insert(0, str(project.folder))
+    from capped import app, send  # type: ignore[import-not-found]  # written above
+
+    jobs = [send.enqueue(number) for number in range(20)]
+
+    result = project.finish("worker", "capped:app", "-q", "mail:2,default", "-c", "8", "--burst")
+
+    assert max(job.result() for job in jobs) == 2
+    assert result.returncode == 0
+    app.close()
 
 
 def test_logs_are_json_where_no_terminal_is(project: Project, app: Packhorse) -> None:
@@ -191,7 +220,7 @@ def test_an_app_that_cannot_be_loaded_ends_with_4_and_no_traceback_of_ours(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("-q", "mail:10"), "a cap per worker, as in 'mail:10', is not supported by this release"),
+        (("-q", "mail:0"), "queue_caps has 'mail': 0; give queues it serves, and 1 or more"),
         (("-q", "mail,,default"), "a name is missing beside a comma"),
         (("-c", "0"), "concurrency is 0; give 1 to"),
         (("--lease", "1 fortnight"), "Invalid value for '--lease'"),
@@ -210,6 +239,9 @@ def test_options_that_cannot_work_are_refused(
 
 def test_names_of_queues_may_have_colons_that_are_no_caps() -> None:
     assert queue_names("mail, eu:reports") == ("mail", "eu:reports")
+    assert [capped(name) for name in ("mail", "eu:reports", "mail:10", "eu:mail:3")] == [
+        *(("mail", None), ("eu:reports", None), ("mail", 10), ("eu:mail", 3))
+    ]
 
 
 @pytest.mark.parametrize(

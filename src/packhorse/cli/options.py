@@ -60,14 +60,13 @@ def queue_names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
         raise click.BadParameter("a name is missing beside a comma")
-    for name in names:
-        bare, colon, cap = name.rpartition(":")
-        if colon and cap.isdecimal():
-            raise click.BadParameter(
-                f"a cap per worker, as in {name!r}, is not supported by this release; write "
-                f"{bare!r}, and limit the whole worker with --concurrency"
-            )
     return names
+
+
+def capped(name: str) -> tuple[str, int | None]:
+    """Divide `mail:10` into the queue and its cap; a name with another end has none."""
+    bare, colon, cap = name.rpartition(":")
+    return (bare, int(cap)) if colon and cap.isdecimal() else (name, None)
 
 
 def reserved(text: str) -> dict[str, int]:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from packhorse.cli.discovery import FoundApp, found_app
+from packhorse.cli.options import capped
 from packhorse.cli.output import did_you_mean, note
 from packhorse.cli.worker import RUN_VALUES, set_up_logs, shows_banner
 from packhorse.client.run_options import RunOptions, run_options
+from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import span_text
 from packhorse.core.sizes import THE_STORE
 from packhorse.events import WorkerStarted
@@ -54,13 +56,15 @@ def serve(app_name: str | None, flags: Mapping[str, Any], link: SupervisorLink |
 
 
 def chosen_queues(queues: Sequence[Sequence[str]]) -> list[str]:
-    """Flatten the values of --queues."""
-    return [name for names in queues for name in names]
+    """Flatten the values of --queues, without caps."""
+    return [capped(name)[0] for names in queues for name in names]
 
 
 def chosen_run_options(flags: Mapping[str, Any]) -> RunOptions:
     """Pick the flags that `app.run` takes."""
     chosen: Any = {name: flags[name] for name in _RUN_OPTIONS if flags[name] is not None}
+    caps = dict(capped(name) for names in flags["queues"] for name in names)
+    chosen["queue_caps"] = {name: cap for name, cap in caps.items() if cap is not None}
     options: RunOptions = chosen
     return options
 
@@ -117,6 +121,11 @@ def unknown_queues(
             yield f"queue {name!r} is declared nowhere and holds no jobs, so {so}; {hint}"
 
 
+def _with_cap(queue: str, options: WorkerOptions) -> str:
+    cap = options.queue_caps.get(queue)
+    return queue if cap is None else f"{queue}:{cap}"
+
+
 def _print_banner(
     started: WorkerStarted, found: FoundApp, schema: int, options: RunOptions
 ) -> None:
@@ -125,7 +134,7 @@ def _print_banner(
         f"packhorse {installed_version()} worker {started.worker}",
         f"  app          {found}",
         f"  store        {started.store} (schema {schema})",
-        f"  queues       {', '.join(started.queues)}",
+        f"  queues       {', '.join(_with_cap(name, effective) for name in started.queues)}",
         f"  concurrency  {started.concurrency}",
         f"  lease        {span_text(effective.lease_us)}",
         f"  Ctrl-C       {what_ctrl_c_does(effective.shutdown_timeout_us)}",

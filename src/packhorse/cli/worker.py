@@ -73,7 +73,8 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     multiple=True,
     type=queue_names,
     shell_complete=queue_choices,
-    help="Queues to serve, with commas between. Default: all the app declares, and 'default'.",
+    help="Queues to serve, with commas between. Default: all the app declares, and 'default'. "
+    "'mail:10' runs at most 10 jobs of mail at once in each process.",
 )
 @_option("-c", "--concurrency", type=int, help="Jobs at once in each process. Default: 100.")
 @_option(

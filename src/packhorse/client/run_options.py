@@ -28,6 +28,7 @@ class RunOptions(TypedDict, total=False):
     """What `app.run(...)` and `app.arun(...)` take besides the queues; None is the default."""
 
     concurrency: int | None  #: jobs running at once; 100
+    queue_caps: Mapping[str, int] | None  #: of these, jobs of some queues: {"mail": 10}
     burst: bool | None  #: return when there is nothing left to do; False
     reserve: Mapping[str, int] | None  #: slots that only so urgent jobs take: {"critical": 2}
     max_jobs: int | None  #: return after so many attempts; no limit
