@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -73,22 +73,6 @@ class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
     history: tuple[AttemptRecord, ...] = ()
     attached: Attachments = Attachments()
     stashed: NewJob | None = None  #: submitted when this holder of its unique key ends
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """What a store keeps of a job besides its record; fields as in `CarriedJob`."""
-
-    unique: UniqueRule | None
-    idempotency: IdempotencyRule | None
-    standing: Standing | None
-    line_number: int | None
-    took_unique: bool
-    took_idempotency: bool
-    suspect: bool
-    expires_us: int | None
-    history: tuple[AttemptRecord, ...]
-    stashed: NewJob | None
-    attached: Attachments
 
 
 class CarriedPage(msgspec.Struct, frozen=True):
@@ -168,23 +152,20 @@ class TransferStore(Protocol):
         """
 
 
-def as_carried(record: JobRecord, kept: Kept) -> CarriedJob:
-    """Return a job as it is carried, without what only mattered while it lived."""
-    dead = record.status is JobStatus.DEAD
+def as_carried(
+    record: JobRecord, unique: UniqueRule | None, idempotency: IdempotencyRule | None, **kept: Any
+) -> CarriedJob:
+    """Return a job as it is carried, without what only mattered while it lived.
+
+    `kept` has the fields of `CarriedJob` that are not in the record.
+    """
     new = {name: getattr(record, name) for name in SUBMITTED_FIELDS}
-    return CarriedJob(
-        job=NewJob(**new, unique=kept.unique, idempotency=kept.idempotency),
-        **{name: getattr(record, name) for name in _RECORD_FIELDS},
-        standing=None if dead else kept.standing,
-        line_number=kept.line_number,
-        took_unique=kept.took_unique and not dead,
-        took_idempotency=kept.took_idempotency and not dead,
-        suspect=kept.suspect,
-        expires_us=kept.expires_us,
-        history=kept.history,
-        attached=kept.attached,
-        stashed=kept.stashed if kept.took_unique and not dead else None,
-    )
+    shown = {name: getattr(record, name) for name in _RECORD_FIELDS}
+    if record.status is JobStatus.DEAD:
+        kept |= {"standing": None, "took_unique": False, "took_idempotency": False}
+    if not kept["took_unique"]:
+        kept["stashed"] = None
+    return CarriedJob(NewJob(**new, unique=unique, idempotency=idempotency), **shown, **kept)
 
 
 def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:

@@ -28,7 +28,6 @@ from packhorse.stores.transfer import (
     CarriedPage,
     CarryAnswer,
     Copied,
-    Kept,
     Standing,
     as_carried,
     cursor_of,
@@ -90,9 +89,9 @@ def _shown(access: Access, row: JobRow) -> CarriedJob:
     state, new = access.state, row.new
     unique, idempotency = unique_identity(new), idempotency_identity(new)
     in_line = new.ordering_key is not None and holds_line(row.status, dead_holds=row.holds_line)
-    kept = Kept(
-        unique=new.unique,
-        idempotency=new.idempotency,
+    return as_carried(
+        as_record(row, access.now_us),
+        *(new.unique, new.idempotency),
         standing=_standing(row),
         line_number=row.line_number if in_line else None,
         took_unique=_took(state.unique, unique, new.id),
@@ -103,7 +102,6 @@ def _shown(access: Access, row: JobRow) -> CarriedJob:
         attached=msgspec.structs.replace(row.attached, waiting=row.awaits_signal),
         stashed=None if unique is None else state.stashed.get(unique),
     )
-    return as_carried(as_record(row, access.now_us), kept)
 
 
 def _took(taken: dict[Identity, str], identity: Identity | None, job_id: str) -> bool:

@@ -42,7 +42,6 @@ from packhorse.stores.transfer import (
     CarriedPage,
     CarryAnswer,
     Copied,
-    Kept,
     Standing,
     as_carried,
     cursor_of,
@@ -183,9 +182,9 @@ def _carried(row: Sequence[Any], now_us: int) -> CarriedJob:
     shown = [fields.get(name.encode()) for name in RECORD_FIELDS]
     state, own = read_state(fields[b"s"]), read_own(fields[b"b"])
     definition = read_definition(fields[b"d"])
-    kept = Kept(
-        unique=definition.unique,
-        idempotency=definition.idempotency,
+    return as_carried(
+        as_record(job_id.decode(), shown, now_us),
+        *(definition.unique, definition.idempotency),
         standing=_standing(state, own),
         line_number=_line_number(state, own, definition),
         took_unique=bool(took_unique),
@@ -196,7 +195,6 @@ def _carried(row: Sequence[Any], now_us: int) -> CarriedJob:
         stashed=None if stashed is None else _stashed(stashed),
         attached=read_attached(flat),
     )
-    return as_carried(as_record(job_id.decode(), shown, now_us), kept)
 
 
 def _standing(state: SharedState, own: OwnState) -> Standing | None:

@@ -40,7 +40,6 @@ from packhorse.stores.transfer import (
     CarriedPage,
     CarryAnswer,
     Copied,
-    Kept,
     Standing,
     as_carried,
     cursor_of,
@@ -163,9 +162,9 @@ def _carried(
     values = dict(zip(_KEPT_NAMES, row[len(row) - len(_KEPT_NAMES) :], strict=True))
     extra = read_extra(row[dialect.record_columns.split(", ").index("extra")])
     stashed = values["stashed"]
-    kept = Kept(
-        unique=extra.unique,
-        idempotency=extra.idempotency,
+    return as_carried(
+        record,
+        *(extra.unique, extra.idempotency),
         standing=_standing(values, record.priority, queued=record.status is JobStatus.QUEUED),
         line_number=None if values["order_line"] is None else values["line_no"],
         took_unique=bool(values["took_unique"]),
@@ -176,7 +175,6 @@ def _carried(
         stashed=None if stashed is None else msgspec.json.decode(stashed, type=NewJob),
         attached=attached,
     )
-    return as_carried(record, kept)
 
 
 def _standing(values: dict[str, Any], priority: int, *, queued: bool) -> Standing | None:
@@ -214,7 +212,8 @@ def carry_in_steps(
         return answers
     queues = yield from dialect.queue_rows({one.job.queue: None for one in chosen})
     rows: list[dict[str, Any]] = yield from _rows(dialect, chosen, queues)
-    yield dialect.write_rows(dialect.sql("carry_in"), rows)
+    columns, given = ", ".join(rows[0]), ", ".join([f":{name}" for name in rows[0]])
+    yield ChangeMany(dialect.sql("carry_in", columns=columns, given=given), rows)
     counted = [one.job.id for one in chosen if queues[one.job.queue].counts_bytes]
     yield from count_bytes(dialect, counted)
     yield dialect.write(dialect.sql("carry_numbers"), (highest_number(chosen),))
@@ -287,6 +286,7 @@ def _row(carried: CarriedJob, seq: int, line: str | None) -> dict[str, Any]:
         **msgspec.structs.asdict(carried.counters),
         **{name: getattr(job, name) for name in _AS_GIVEN},
         **{name: getattr(carried, name) for name in _AS_CARRIED},
+        "record_until_us": carried.expires_us,
         "priority": int(job.priority),
         "ready_us": carried.created_us if standing is None else standing.ready_us,
         "trace_id": trace_of(job),
@@ -359,4 +359,4 @@ def _pass_on_passes(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[None]
         if one.standing is not None and one.standing.aged is None
     ]
     if passes:
-        yield dialect.write_rows(dialect.sql("carry_passes"), passes)
+        yield ChangeMany(dialect.sql("carry_passes"), passes)

@@ -27,6 +27,17 @@ where
 order by seq
 limit :limit
 
+-- name: carry_in
+-- Insert a job carried from another store, as it was there.
+insert into {jobs} (<columns>) values (<given>)
+
+-- name: carry_passes
+-- Raise a tenant's last pass to at least this one.
+insert into {passes} (queue, priority, tenant, pass)
+values (:queue, :priority, :tenant, :pass)
+on conflict (queue, priority, tenant) do update
+set pass = {greatest}({passes}.pass, excluded.pass)
+
 -- name: copied
 -- The store that the jobs of this store were carried to.
 select carried_to, at_us from {copied}

@@ -79,30 +79,6 @@ where
             and head.line_no < {jobs}.line_no
     )
 
--- name: carry_in
--- Insert a job carried from another store.
-insert into {jobs} (
-    seq, id, task, queue, status, lane, rank, place, priority, due_us, created_us, updated_us,
-    ready_us, timeout_us, deadline_us, tenant, trace_id, extra, payload, fence, suspect,
-    cancel_requested, kept_rank, kept_place, attempts, failures, crashes, lone_crashes, snoozes,
-    releases, worker, started_us, finished_us, expires_us, record_until_us, dead_reason,
-    dead_letter, error, progress, ordering_key, concurrency_key, rate_key, weight, line,
-    order_line, line_no
-) values (
-    :seq, :id, :task, :queue, :status, :lane, :rank, :place, :priority, :due_us, :created_us,
-    :updated_us, :ready_us, :timeout_us, :deadline_us, :tenant, :trace_id, :extra, :payload,
-    :fence, :suspect, :cancel_requested, :kept_rank, :kept_place, :attempts, :failures, :crashes,
-    :lone_crashes, :snoozes, :releases, :worker, :started_us, :finished_us, :expires_us,
-    :expires_us, :dead_reason, :dead_letter, :error, :progress, :ordering_key, :concurrency_key,
-    :rate_key, :weight, :line, :order_line, :line_no
-)
-
 -- name: carry_numbers
 -- Give out numbers above this one from now on.
 update {sequence} set value = max(value, ?)
-
--- name: carry_passes
--- Raise a tenant's last pass to at least this one.
-insert into {passes} (queue, priority, tenant, pass)
-values (:queue, :priority, :tenant, :pass)
-on conflict (queue, priority, tenant) do update set pass = max(pass, excluded.pass)
