@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial, wraps
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -37,6 +37,10 @@ class Plan(msgspec.Struct, Generic[T], frozen=True, eq=False):
     named: Named[T] | None = None  #: it is about one job, named by its id
 
 
+#: A method that returns a plan about one job.
+Verb = TypeVar("Verb", bound=Callable[..., Plan[Any]])
+
+
 class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """How to repeat a plan about one job, if the store does not know the job."""
 
@@ -48,6 +52,23 @@ class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
 def looking_for(job_id: str, unknown: T | None, again: Callable[[str], Plan[T]]) -> Named[T]:
     """Return how to repeat a plan that answers `unknown` if it does not know the job."""
     return Named(job_id, lambda answer: answer == unknown, again)
+
+
+def about_job(unknown: object = None) -> Callable[[Verb], Verb]:
+    """Let the plans of a verb say how to repeat them for another id, if they answer `unknown`."""
+
+    def make(verb: Verb) -> Verb:
+        @wraps(verb)
+        def named(self: Any, job_id: str, *args: Any, **kwargs: Any) -> Plan[Any]:
+            def again(other: str) -> Plan[Any]:
+                return named(self, other, *args, **kwargs)
+
+            plan = verb(self, job_id, *args, **kwargs)
+            return msgspec.structs.replace(plan, named=looking_for(job_id, unknown, again))
+
+        return cast("Verb", named)
+
+    return make
 
 
 def planned(*, writes: bool = True) -> Callable[[Callable[P, Steps[T]]], Callable[P, Plan[T]]]:

@@ -21,8 +21,8 @@ from packhorse.core.policies.attachments import (
 from packhorse.core.settlement import Verdict
 from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.memory.rows import JobRow
-from packhorse.stores.memory.state import Access, plan
-from packhorse.stores.plan import Plan, looking_for
+from packhorse.stores.memory.state import Access, on_state, plan
+from packhorse.stores.plan import Plan, about_job
 
 
 class MemoryAttachments:
@@ -32,26 +32,21 @@ class MemoryAttachments:
         check_attaching(kept)
         return plan("attach", partial(_attach, tuple(kept)))
 
+    @about_job(DeliverAnswer.UNKNOWN)
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
-        named = looking_for(
-            job_id,
-            DeliverAnswer.UNKNOWN,
-            lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
-        )
-        work = partial(_deliver, (job_id, tenant), name, value, delivery)
-        return plan("deliver", work, named=named)
+        return plan("deliver", partial(_deliver, (job_id, tenant), name, value, delivery))
 
-    def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
-        def work(access: Access) -> Attachments | None:
-            row = access.visible(job_id, tenant)
-            if row is None:
-                return None
-            return msgspec.structs.replace(row.attached, waiting=row.awaits_signal)
-
-        return plan("attachments", work, writes=False)
+    @on_state(writes=False)
+    def attachments(
+        self, access: Access, job_id: str, *, tenant: str | None = None
+    ) -> Attachments | None:
+        row = access.visible(job_id, tenant)
+        if row is None:
+            return None
+        return msgspec.structs.replace(row.attached, waiting=row.awaits_signal)
 
 
 def _attach(kept: Sequence[Attaching], access: Access) -> tuple[Verdict, ...]:

@@ -13,7 +13,7 @@ from packhorse.core.policies.gates import Gate, GateKind, blocked_by
 from packhorse.stores.memory.claims import Turnstile, gates_for, open_queues, runnable, state_of
 from packhorse.stores.memory.rows import JobRow, as_record, as_summary, as_worker, chosen_by
 from packhorse.stores.memory.state import Access, on_state, plan
-from packhorse.stores.plan import Plan, looking_for
+from packhorse.stores.plan import Plan, about_job
 from packhorse.stores.requests import Counts, JobFilter, Outlook, Page, knows, with_workers
 from packhorse.stores.transfer import cursor_of
 
@@ -21,13 +21,11 @@ from packhorse.stores.transfer import cursor_of
 class MemoryInspection:
     """Inspection, in memory."""
 
-    def job(self, job_id: str, *, tenant: str | None = None) -> Plan[JobRecord | None]:
-        def work(access: Access) -> JobRecord | None:
-            row = access.visible(job_id, tenant)
-            return None if row is None else as_record(row, access.now_us)
-
-        again = partial(self.job, tenant=tenant)
-        return plan("job", work, writes=False, named=looking_for(job_id, None, again))
+    @about_job()
+    @on_state(writes=False)
+    def job(self, access: Access, job_id: str, *, tenant: str | None = None) -> JobRecord | None:
+        row = access.visible(job_id, tenant)
+        return None if row is None else as_record(row, access.now_us)
 
     @on_state(writes=False)
     def history(self, access: Access, job_id: str) -> tuple[AttemptRecord, ...]:
@@ -71,13 +69,11 @@ class MemoryInspection:
         work = partial(_outlook, queues=tuple(queues), tasks=tuple(tasks))
         return plan("outlook", work, writes=False)
 
-    def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
-        def work(access: Access) -> JobFacts | None:
-            row = access.visible(job_id, tenant)
-            return None if row is None else facts_of(access, row, tenant)
-
-        again = partial(self.explain, tenant=tenant)
-        return plan("explain", work, writes=False, named=looking_for(job_id, None, again))
+    @about_job()
+    @on_state(writes=False)
+    def explain(self, access: Access, job_id: str, *, tenant: str | None = None) -> JobFacts | None:
+        row = access.visible(job_id, tenant)
+        return None if row is None else facts_of(access, row, tenant)
 
 
 def _search(

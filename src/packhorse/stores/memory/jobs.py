@@ -30,7 +30,7 @@ from packhorse.stores.memory.transitions import (
     take_place,
     unique_holder,
 )
-from packhorse.stores.plan import Plan, looking_for
+from packhorse.stores.plan import Plan, about_job, looking_for
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
@@ -65,12 +65,10 @@ class MemoryJobs:
         asked = tuple(notes)
         return plan("note_progress", lambda access: tuple(_note(access, each) for each in asked))
 
-    def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
-        def work(access: Access) -> CancelAnswer:
-            return _cancel(access, access.visible(job_id, tenant))
-
-        again = partial(self.cancel, tenant=tenant)
-        return plan("cancel", work, named=looking_for(job_id, CancelAnswer.UNKNOWN, again))
+    @about_job(CancelAnswer.UNKNOWN)
+    @on_state()
+    def cancel(self, access: Access, job_id: str, *, tenant: str | None = None) -> CancelAnswer:
+        return _cancel(access, access.visible(job_id, tenant))
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()

@@ -21,7 +21,7 @@ from packhorse.core.policies.attachments import (
 )
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.attachments import DeliverAnswer
-from packhorse.stores.plan import Plan, Steps, Wake, looking_for
+from packhorse.stores.plan import Plan, Steps, Wake, about_job, planned
 from packhorse.stores.sql.dialect import AttachedRow, Dialect, HeldJob
 from packhorse.stores.sql.rows import STATUS
 from packhorse.stores.sql.statements import NOW, Rows
@@ -42,30 +42,24 @@ class SqlAttachments:
         check_attaching(kept)
         return Plan("attach", lambda: attach_steps(self._dialect, kept))
 
+    @about_job(DeliverAnswer.UNKNOWN)
     def deliver(
         self, job_id: str, name: str, value: bytes, *, tenant: str | None = None, delivery: int = 0
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
-        named = looking_for(
-            job_id,
-            DeliverAnswer.UNKNOWN,
-            lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),
-        )
         steps = partial(_deliver, self._dialect, (job_id, tenant), name, value, delivery)
-        return Plan("deliver", steps, named=named)
+        return Plan("deliver", steps)
 
-    def attachments(self, job_id: str, *, tenant: str | None = None) -> Plan[Attachments | None]:
-        def steps() -> Steps[Attachments | None]:
-            rows = yield Rows(self._dialect.sql("attached_to"), (job_id,))
-            if not rows or tenant not in (None, rows[0][1]):
-                return None
-            seq, _, status, fence = rows[0]
-            found: dict[int, Attachments] = yield from read_attachments(
-                self._dialect, {seq: (STATUS[status], fence)}
-            )
-            return found[seq]
-
-        return Plan("attachments", steps, writes=False)
+    @planned(writes=False)
+    def attachments(self, job_id: str, *, tenant: str | None = None) -> Steps[Attachments | None]:
+        rows = yield Rows(self._dialect.sql("attached_to"), (job_id,))
+        if not rows or tenant not in (None, rows[0][1]):
+            return None
+        seq, _, status, fence = rows[0]
+        found: dict[int, Attachments] = yield from read_attachments(
+            self._dialect, {seq: (STATUS[status], fence)}
+        )
+        return found[seq]
 
 
 class _Receiver(NamedTuple):

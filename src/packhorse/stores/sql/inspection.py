@@ -12,7 +12,7 @@ from typing import Any, Final
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus
 from packhorse.core.policies.explain import AHEAD_MAX, JOBS_NAMED_MAX, ClosedGate, JobFacts
 from packhorse.core.policies.gates import Gate, GateKind
-from packhorse.stores.plan import Plan, Steps, looking_for, planned
+from packhorse.stores.plan import Plan, Steps, about_job, planned
 from packhorse.stores.requests import (
     EVERY_TASK,
     Counts,
@@ -41,17 +41,13 @@ class SqlInspection:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
-    def job(self, job_id: str, *, tenant: str | None = None) -> Plan[JobRecord | None]:
-        dialect = self._dialect
-
-        def steps() -> Steps[JobRecord | None]:
-            now_us = yield NOW
-            rows = yield Rows(dialect.sql("job", columns=dialect.record_columns), (job_id,))
-            record = dialect.read_record(rows[0], now_us) if rows else None
-            return record if record is not None and tenant in (None, record.tenant) else None
-
-        again = partial(self.job, tenant=tenant)
-        return Plan("job", steps, writes=False, named=looking_for(job_id, None, again))
+    @about_job()
+    @planned(writes=False)
+    def job(self, job_id: str, *, tenant: str | None = None) -> Steps[JobRecord | None]:
+        dialect, now_us = self._dialect, (yield NOW)
+        rows = yield Rows(dialect.sql("job", columns=dialect.record_columns), (job_id,))
+        record = dialect.read_record(rows[0], now_us) if rows else None
+        return record if record is not None and tenant in (None, record.tenant) else None
 
     @planned(writes=False)
     def history(self, job_id: str) -> Steps[tuple[AttemptRecord, ...]]:
@@ -90,17 +86,15 @@ class SqlInspection:
             for queue, by_status in sorted(counted.items())
         )
 
-    def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Plan[Outlook]:
+    @planned(writes=False)
+    def outlook(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Steps[Outlook]:
         del worker  # jobs of lapsed leases count for every worker
-        return Plan("outlook", lambda: outlook_steps(self._dialect, queues, tasks), writes=False)
+        return (yield from outlook_steps(self._dialect, queues, tasks))
 
-    def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
-        return Plan(
-            "explain",
-            lambda: facts_steps(self._dialect, job_id, tenant),
-            writes=False,
-            named=looking_for(job_id, None, partial(self.explain, tenant=tenant)),
-        )
+    @about_job()
+    @planned(writes=False)
+    def explain(self, job_id: str, *, tenant: str | None = None) -> Steps[JobFacts | None]:
+        return (yield from facts_steps(self._dialect, job_id, tenant))
 
 
 def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> Steps[dict[str, int]]:

@@ -12,7 +12,7 @@ from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Verdict
-from packhorse.stores.plan import Plan, Steps, Wake, looking_for, planned
+from packhorse.stores.plan import Plan, Steps, Wake, about_job, looking_for, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
@@ -51,13 +51,10 @@ class SqlJobs:
             [Verdict.APPLIED if written[index] else Verdict.STALE for index in range(len(notes))]
         )
 
+    @about_job(CancelAnswer.UNKNOWN)
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         level = self._level()
-        return Plan(
-            "cancel",
-            lambda: cancel_steps(self._dialect, job_id, tenant, level),
-            named=looking_for(job_id, CancelAnswer.UNKNOWN, partial(self.cancel, tenant=tenant)),
-        )
+        return Plan("cancel", lambda: cancel_steps(self._dialect, job_id, tenant, level))
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
