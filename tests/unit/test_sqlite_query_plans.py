@@ -70,6 +70,11 @@ PARTS: Final = MappingProxyType(
         "next": "select * from packhorse_jobs where lane = 0 and queue = :queue",
         "rows": f"({', '.join('?' * 19)})",
         "table": "jobs",
+        "names": "seq, id",
+        "given": ":seq, :id",
+        "beyond": "<",
+        "within": ">=",
+        "order": "desc",
         "task": ":task",
     }
 )
@@ -235,6 +240,13 @@ def test_no_statement_walks_through_all_jobs(name: str, explained: Explained) ->
     details = explained.details(text)
 
     assert not scans_of_jobs(text, details) or name in MAY_SCAN + PAGES
+
+
+@pytest.mark.parametrize("name", ["search_dead", "search_tagged"])
+def test_a_search_for_the_oldest_jobs_walks_through_none(name: str, explained: Explained) -> None:
+    text = sql(name, beyond=">", within="<=", order="asc")
+
+    assert not [one for one in explained.details(text) if "SCAN" in one or "B-TREE" in one]
 
 
 def test_a_scan_of_all_jobs_would_be_noticed(tmp_path: Path) -> None:

@@ -94,8 +94,7 @@ WIDE: Final = {
     "oldest_ready": "reads all ready jobs, for people",
     "queues": "names the queues of all jobs, for people",
     "dead_queues": "goes from queue to queue, each by the index",
-    "search_floor": "reads a bounded number from the end of the index",
-    "search_ceiling": "reads a bounded number from the beginning of the index",
+    "search_bound": "reads a bounded number from one end of the index",
     "search_standing": "reads a bounded number of a lane",
     "search": "pages through all jobs, newest first, for people",
     "chosen_finished": "pages through a bounded number of jobs, oldest first",
@@ -117,6 +116,11 @@ PARTS: Final = {
     "looked": "job.id = any(:seen::text[])",
     "task": "'task'",
     "answer": "id, seq, number",
+    "names": "seq, id",
+    "given": ":seq, :id",
+    "beyond": "<",
+    "within": ">=",
+    "order": "desc",
 }
 #: Ready jobs of three tasks, merged.
 OF_TASKS: Final = merged(queries, "claim_ready_of_task", 3, CANDIDATE_COLUMNS)
@@ -235,6 +239,13 @@ def test_a_statement_finds_its_rows_by_an_index_whatever_is_known_of_the_tables(
     scans = planner.scans(name, queries.text(name, **{**PARTS, **OWN_PARTS.get(name, {})}))
 
     assert not scans or name in WIDE
+
+
+@pytest.mark.parametrize("name", ["search_dead", "search_tagged"])
+def test_a_search_for_the_oldest_jobs_finds_them_by_an_index(name: str, planner: Planner) -> None:
+    text = queries.text(name, beyond=">", within="<=", order="asc")
+
+    assert not planner.scans(name, text)
 
 
 @pytest.mark.parametrize("count", [1, 3])

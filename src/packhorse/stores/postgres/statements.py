@@ -138,6 +138,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "unindexed": "coalesce({0}, -1)",
         "unsorted": "{0} + 0",
         "apart": "offset 0",
+        "queues_of_jobs": "select queue from {{jobs}}",
         "lock": "for update of {0}",
         "skip_locked": "for update skip locked",
     }

@@ -148,7 +148,11 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
         )
     ahead = 0
     if record.status is JobStatus.QUEUED and lane != Lane.PARKED:
-        asked = {"seq": job.seq, "most": AHEAD_MAX}
+        lanes = (lane, lane) if lane == Lane.SUSPECT else (Lane.READY, Lane.BLOCKED)
+        asked = {
+            **{"lane": int(lanes[0]), "other_lane": int(lanes[1]), "queue": job.keys.queue},
+            **{"rank": job.rank, "place": job.place, "most": AHEAD_MAX},
+        }
         [(ahead,)] = yield Rows(dialect.sql("explain_ahead"), asked)
     facts = JobFacts(
         record=record,

@@ -62,9 +62,9 @@ class SqlQueues:
     def close_queue(self, queue: str, *, closed: bool) -> Plan[bool]:
         return Plan("close_queue", lambda: _flag(self._dialect, queue, "closed", on=closed))
 
-    def queues(self, *, holding: bool = True) -> Plan[tuple[QueueState, ...]]:
-        text = self._dialect.sql("queues") if holding else self._dialect.sql("queues_set")
-        return Plan("queues", lambda: _queues(self._dialect, text), writes=False)
+    @planned(writes=False)
+    def queues(self, *, holding: bool = True) -> Steps[tuple[QueueState, ...]]:
+        return (yield from _queues(self._dialect, holding=holding))
 
     @planned(writes=False)
     def tasks(self) -> Steps[tuple[TaskSettings, ...]]:
@@ -220,8 +220,8 @@ def _pause_gate(dialect: Dialect, gate: Gate, *, paused: bool) -> Steps[bool]:
     return bool(changed > 0)
 
 
-def _queues(dialect: Dialect, text: str) -> Steps[tuple[QueueState, ...]]:
-    rows = yield Rows(text)
+def _queues(dialect: Dialect, *, holding: bool) -> Steps[tuple[QueueState, ...]]:
+    rows = yield Rows(dialect.sql("queues"), {"holding": holding})
     pauses = yield Rows(dialect.sql("pauses"))
     gates = [read_gate(text).name for (text,) in pauses]
     held: dict[str, int] = {}

@@ -60,6 +60,19 @@ _LANES: Final = MappingProxyType(
 )
 
 
+class _Order(NamedTuple):
+    """The order in which jobs are read, in the words of statements."""
+
+    beyond: str
+    within: str
+    order: str
+    bound: str  #: the condition on the last job that is read
+
+
+_NEWEST: Final = _Order("<", ">=", "desc", "floor")
+_OLDEST: Final = _Order(">", "<=", "asc", "ceiling")
+
+
 class _Window(NamedTuple):
     """The jobs that a search reads: a list of them, those from a number on, or all."""
 
@@ -74,10 +87,9 @@ def search_steps(
     """Return a page of jobs, newest first; see `InspectionStore.search`."""
     now_us = yield NOW
     window = _Window({})
-    if most is not None and limit > 0:
-        window = yield from _window(
-            dialect, chosen, limit, _ABOVE if below is None else below, most
-        )
+    if most is not None and limit > 0 and chosen != JobFilter():
+        beyond = _ABOVE if below is None else below
+        window = yield from _window(dialect, chosen, _NEWEST, beyond, most, limit=limit)
     given = _given(dialect, chosen) | window.given
     if window.given and "tag" in given:  # more jobs may have the tag than are in the window
         given["tagged"] = given.pop("tag")
@@ -95,27 +107,28 @@ def search_steps(
 
 
 def _window(
-    dialect: Dialect, chosen: JobFilter, limit: int, below: int, most: int
+    dialect: Dialect, chosen: JobFilter, order: _Order, beyond: int, most: int, *, limit: int
 ) -> Steps[_Window]:
-    statuses = frozenset(chosen.statuses)
+    """Return the next jobs that may match: of those that an index has, or else of all."""
+    statuses, asked = frozenset(chosen.statuses), {"beyond": beyond, "most": most}
     if chosen.dead_reason or chosen.dead_letter or statuses == {JobStatus.DEAD}:
-        queue = chosen.queue
-        if chosen == JobFilter(queue=queue, statuses=chosen.statuses):  # all dead letters match
+        if chosen == JobFilter(queue=chosen.queue, statuses=chosen.statuses):  # all of them match
             most = min(most, limit + 1)
-        return (yield from _dead(dialect, queue, below, most, newest=True))
+        return (yield from _dead(dialect, chosen.queue, order, beyond, most))
     if chosen.tag is not None:
-        rows = yield Rows(
-            dialect.sql("search_tagged"), {"tag": chosen.tag, "below": below, "most": most}
-        )
+        text = dialect.sql("search_tagged", **_words(order))
+        rows = yield Rows(text, {"tag": chosen.tag, **asked})
         return _listed(dialect, [seq for (seq,) in rows], more=len(rows) == most)
     if statuses and statuses.issubset(UNFINISHED):
         found = yield from _standing(dialect, statuses, chosen.queue, most)
         if found is not None:
             return _listed(dialect, found, more=False)
-    if chosen == JobFilter():
-        return _Window({})
-    rows = yield Rows(dialect.sql("search_floor"), {"below": below, "most": most})
-    return _Window({"floor": rows[0][0]}, most, rows[0][0]) if rows else _Window({})
+    rows = yield Rows(dialect.sql("search_bound", **_words(order)), asked)
+    return _Window({order.bound: rows[0][0]}, most, rows[0][0]) if rows else _Window({})
+
+
+def _words(order: _Order) -> dict[str, str]:
+    return {"beyond": order.beyond, "within": order.within, "order": order.order}
 
 
 def _listed(dialect: Dialect, seqs: list[int], *, more: bool) -> _Window:
@@ -123,9 +136,9 @@ def _listed(dialect: Dialect, seqs: list[int], *, more: bool) -> _Window:
 
 
 def _dead(
-    dialect: Dialect, queue: str | None, beyond: int, most: int, *, newest: bool
+    dialect: Dialect, queue: str | None, order: _Order, beyond: int, most: int
 ) -> Steps[_Window]:
-    """Return the newest dead letters below a number, or the oldest ones above it.
+    """Return the next dead letters beyond a number.
 
     Dead letters have their number as rank, so the index has those of each queue in order. The
     window ends with the last one read of a queue that may have more.
@@ -134,11 +147,11 @@ def _dead(
     if not queues:
         return _listed(dialect, [], more=False)
     each = max(-(-most // len(queues)), min(most, _EACH_MIN))
-    text = dialect.sql("search_dead") if newest else dialect.sql("oldest_dead")
-    asked = {"below" if newest else "after": beyond, "most": each}
+    text, asked = dialect.sql("search_dead", **_words(order)), {"beyond": beyond, "most": each}
     found = yield from dialect.read_each(
         [Rows(text, {**asked, "queue": name}) for (name,) in queues]
     )
+    newest = order is _NEWEST
     ends = [rows[-1][0] for rows in found if len(rows) == each]
     seqs = sorted({seq for rows in found for (seq,) in rows}, reverse=newest)
     if ends:
@@ -166,7 +179,7 @@ def chosen_finished(
     dialect: Dialect, chosen: JobFilter, limit: int, behind: int, most: int
 ) -> Steps[tuple[list[int], int | None]]:
     """Return finished jobs that match after a number, oldest first, and where to go on."""
-    window = yield from _oldest(dialect, chosen, behind, most)
+    window = yield from _window(dialect, chosen, _OLDEST, behind, most, limit=limit)
     given = _given(dialect, chosen) | window.given
     if "tag" in given:
         given["tagged"] = given.pop("tag")
@@ -174,18 +187,6 @@ def chosen_finished(
     rows = yield Rows(text, {**given, "after": behind, "limit": limit})
     seqs = [seq for (seq,) in rows]
     return seqs, (seqs[-1] if seqs else behind) if len(seqs) >= limit else window.end
-
-
-def _oldest(dialect: Dialect, chosen: JobFilter, behind: int, most: int) -> Steps[_Window]:
-    """Return the window of a search for the oldest jobs after a number; see `_window`."""
-    asked = {"after": behind, "most": most}
-    if chosen.dead_reason or chosen.dead_letter or chosen.statuses == (JobStatus.DEAD,):
-        return (yield from _dead(dialect, chosen.queue, behind, most, newest=False))
-    if chosen.tag is not None:
-        rows = yield Rows(dialect.sql("oldest_tagged"), {"tag": chosen.tag, **asked})
-        return _listed(dialect, [seq for (seq,) in rows], more=len(rows) == most)
-    rows = yield Rows(dialect.sql("search_ceiling"), asked)
-    return _Window({"ceiling": rows[0][0]}, most, rows[0][0]) if rows else _Window({})
 
 
 def _given(dialect: Dialect, chosen: JobFilter) -> dict[str, Any]:

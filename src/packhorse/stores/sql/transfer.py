@@ -212,8 +212,8 @@ def carry_in_steps(
         return answers
     queues = yield from dialect.queue_rows({one.job.queue: None for one in chosen})
     rows: list[dict[str, Any]] = yield from _rows(dialect, chosen, queues)
-    columns, given = ", ".join(rows[0]), ", ".join([f":{name}" for name in rows[0]])
-    yield ChangeMany(dialect.sql("carry_in", columns=columns, given=given), rows)
+    names, given = ", ".join(rows[0]), ", ".join([f":{name}" for name in rows[0]])
+    yield ChangeMany(dialect.sql("carry_in", names=names, given=given), rows)
     counted = [one.job.id for one in chosen if queues[one.job.queue].counts_bytes]
     yield from count_bytes(dialect, counted)
     yield dialect.write(dialect.sql("carry_numbers"), (highest_number(chosen),))

@@ -43,6 +43,11 @@ _FRAGMENTS: Final = MappingProxyType(
         "unindexed": "+{0}",
         "unsorted": "{0}",
         "apart": "",
+        "queues_of_jobs": (
+            "select queue from packhorse_jobs where lane is not null "
+            "union select queue from packhorse_jobs indexed by packhorse_finished "
+            "where finished_us is not null"
+        ),
         "lock": "",
         "skip_locked": "",
     }

@@ -197,23 +197,3 @@ ready as (
     returning standing.fresh
 )
 select coalesce(bool_or(not fresh), false) from ready
-
--- name: queues_waiting
--- Queues that have a job due: from queue to queue, looking only at the first that waits in each.
-with recursive waiting (queue) as (
-    (select queue from {jobs} where lane = {lane.waiting} order by queue limit 1)
-    union all
-    select next.queue
-    from waiting
-    cross join lateral (
-        select job.queue from {jobs} as job
-        where job.lane = {lane.waiting} and job.queue > waiting.queue
-        order by job.queue
-        limit 1
-    ) as next
-)
-select queue from waiting
-where (
-    select min(job.rank) from {jobs} as job
-    where job.lane = {lane.waiting} and job.queue = waiting.queue
-) <= ?

@@ -48,3 +48,24 @@ where lane = {lane.waiting} and queue = :queue and rank <= :now
 order by rank, place
 limit :limit
 {skip_locked}
+
+-- name: queues_waiting
+-- Queues that have a due job: goes from queue to queue, reading the first waiting job of each.
+with recursive waiting (queue) as (
+    select (
+        select queue from {jobs} where lane = {lane.waiting} order by queue limit 1
+    )
+    union all
+    select (
+        select job.queue from {jobs} as job
+        where job.lane = {lane.waiting} and job.queue > waiting.queue
+        order by job.queue
+        limit 1
+    )
+    from waiting where waiting.queue is not null
+)
+select queue from waiting
+where (
+    select min(job.rank) from {jobs} as job
+    where job.lane = {lane.waiting} and job.queue = waiting.queue
+) <= ?

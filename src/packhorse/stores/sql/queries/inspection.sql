@@ -19,17 +19,6 @@ where <conditions>
 order by seq desc
 limit :limit
 
--- name: search_floor
--- The lowest job that a search reads, newest first.
-select seq from {jobs} where seq < :below order by seq desc limit 1 offset :most - 1
-
--- name: search_tagged
--- The newest jobs with a tag; as a range, so that the index by tag is the only one in that order.
-select seq from {tags}
-where tag >= :tag and (tag, seq) < (:tag, :below)
-order by tag desc, seq desc
-limit :most
-
 -- name: search_standing
 -- Some jobs of a lane; the caller adds the queue, if one is given.
 select seq from {jobs} as job
@@ -50,31 +39,6 @@ with recursive heads (queue) as (
     from heads where heads.queue is not null
 )
 select queue from heads where queue is not null
-
--- name: search_dead
--- The newest dead letters of a queue, by their numbers.
-select rank from {jobs}
-where lane = {lane.dead} and queue = :queue and rank < :below
-order by rank desc
-limit :most
-
--- name: search_ceiling
--- The highest job that a search reads, oldest first.
-select seq from {jobs} where seq > :after order by seq limit 1 offset :most - 1
-
--- name: oldest_tagged
--- The oldest jobs with a tag after a number; see `search_tagged`.
-select seq from {tags}
-where tag <= :tag and (tag, seq) > (:tag, :after)
-order by tag, seq
-limit :most
-
--- name: oldest_dead
--- The oldest dead letters of a queue after a number; see `search_dead`.
-select rank from {jobs}
-where lane = {lane.dead} and queue = :queue and rank > :after
-order by rank
-limit :most
 
 -- name: chosen_finished
 -- Finished jobs that match a filter, oldest first; the caller adds the conditions.
@@ -122,8 +86,59 @@ select exists (
         and (:any_task or job.task {in_texts :tasks})
 )
 
--- name: queues_set
--- Every queue declared, set, paused or closed.
+-- name: explain_ahead
+-- Jobs of one or two lanes of a queue that rank before a job.
+select count(*)
+from (
+    select 1 from {jobs}
+    where
+        lane in (:lane, :other_lane) and queue = :queue and (rank, place) < (:rank, :place)
+    limit :most
+) as ahead
+
+-- name: outlook_ready
+-- Whether an open queue has a ready, blocked or due job of these tasks.
+select exists (
+    select 1 from {texts :queues as asked}
+    where
+        exists (
+            select 1 from {jobs} as job
+            where
+                job.lane in ({lane.ready}, {lane.suspect}, {lane.blocked})
+                and job.queue = asked.value
+                and (:any_task or job.task {in_texts :tasks})
+                and (job.deadline_us is null or job.deadline_us > :now)
+            {apart}
+        )
+        or exists (
+            select 1 from {jobs} as job
+            where
+                job.lane = {lane.waiting} and job.queue = asked.value and job.rank <= :now
+                and (:any_task or job.task {in_texts :tasks})
+                and (job.deadline_us is null or job.deadline_us > :now)
+            {apart}
+        )
+)
+
+-- name: outlook_retry
+-- When the next retry or rescued job that these tasks could run becomes due.
+select min(next.rank)
+from (
+    select (
+        select job.rank from {jobs} as job
+        where
+            job.lane = {lane.waiting} and job.queue = asked.value
+            and (job.status in ({status.failed}, {status.timeout}) or job.kept_place is not null)
+            and (:any_task or job.task {in_texts :tasks})
+            and (job.deadline_us is null or job.deadline_us > :now)
+        order by job.rank
+        limit 1
+    ) as rank
+    from {texts :queues as asked}
+) as next
+
+-- name: queues
+-- Every queue declared, set, paused or closed, and if asked for, those that hold a job.
 select
     known.name, queue.settings, coalesce(queue.paused, {false}), queue.declared is not null,
     coalesce(queue.closed, {false}), queue.overridden is not null
@@ -131,6 +146,26 @@ from (
     select name from {queues} where settings is not null or paused or closed
     union
     select queue from {shut} where queue is not null
+    union
+    select job.queue from ({queues_of_jobs}) as job where :holding
 ) as known
 left join {queues} as queue on queue.name = known.name
 order by known.name
+
+-- name: search_bound
+-- The last job that a search reads; the caller says in which order.
+select seq from {jobs} where seq <beyond> :beyond order by seq <order> limit 1 offset :most - 1
+
+-- name: search_tagged
+-- The next jobs with a tag; as a range, so that the index by tag is the only one in that order.
+select seq from {tags}
+where tag <within> :tag and (tag, seq) <beyond> (:tag, :beyond)
+order by tag <order>, seq <order>
+limit :most
+
+-- name: search_dead
+-- The next dead letters of a queue, by their numbers.
+select rank from {jobs}
+where lane = {lane.dead} and queue = :queue and rank <beyond> :beyond
+order by rank <order>
+limit :most

@@ -29,7 +29,7 @@ limit :limit
 
 -- name: carry_in
 -- Insert a job carried from another store, as it was there.
-insert into {jobs} (<columns>) values (<given>)
+insert into {jobs} (<names>) values (<given>)
 
 -- name: carry_passes
 -- Raise a tenant's last pass to at least this one.

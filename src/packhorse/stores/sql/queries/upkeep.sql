@@ -61,3 +61,68 @@ where
     )
 order by {unsorted job.seq}
 limit :limit
+
+-- name: park_unknown
+-- The next ready jobs of a served queue whose task no live worker of that queue knows.
+with head as (
+    select seq, task from {jobs}
+    where lane = :lane and queue = :queue
+    order by rank, place
+    limit :window
+),
+known as (
+    select task.value
+    from {workers} as worker
+    cross join {elements worker.queues as served}
+    cross join {elements worker.tasks as task}
+    where worker.expires_us > :now and served.value = :queue
+)
+select head.seq, head.task from head
+where
+    head.task not in (select value from known)
+    and not exists (select 1 from known where value = '*')
+order by head.seq
+limit :limit
+
+-- name: deadlines_passed
+-- Waiting jobs whose deadline has passed.
+select
+    deadline.seq,
+    (
+        select queue.settings from {jobs} as job
+        inner join {queues} as queue on queue.name = job.queue
+        where job.seq = deadline.seq
+    ),
+    (select id from {jobs} where seq = deadline.seq)
+from {deadlines} as deadline
+where
+    deadline.deadline_us <= :now
+    and exists (
+        select 1 from {jobs} as job
+        where
+            job.seq = deadline.seq and job.deadline_us = deadline.deadline_us
+            and {unindexed job.lane} in ({lanes.unclaimed})
+        {apart}
+    )
+order by deadline.deadline_us, deadline.seq
+limit :limit
+
+-- name: deadline_forget
+-- Remove passed deadlines that bind no unfinished job any more.
+delete from {deadlines}
+where
+    deadline_us <= :now
+    and (deadline_us, seq) in (
+        select deadline.deadline_us, deadline.seq from {deadlines} as deadline
+        where
+            deadline.deadline_us <= :now
+            and not exists (
+                select 1 from {jobs} as job
+                where
+                    job.seq = deadline.seq and job.deadline_us = deadline.deadline_us
+                    and job.finished_us is null
+                {apart}
+            )
+        order by deadline.deadline_us, deadline.seq
+        limit :limit
+    )

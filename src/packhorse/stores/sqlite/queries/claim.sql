@@ -84,20 +84,3 @@ set
     ready_us = case when kept_place is null then :now else ready_us end,
     kept_rank = null, kept_place = null
 where seq = :seq
-
--- name: queues_waiting
--- Queues that have a due job: goes from queue to queue, reading the first waiting job of each.
-with recursive waiting (queue) as (
-    select min(queue) from {jobs} where lane = {lane.waiting}
-    union all
-    select (
-        select min(job.queue) from {jobs} as job
-        where job.lane = {lane.waiting} and job.queue > waiting.queue
-    )
-    from waiting where waiting.queue is not null
-)
-select queue from waiting
-where (
-    select min(job.rank) from {jobs} as job
-    where job.lane = {lane.waiting} and job.queue = waiting.queue
-) <= ?
