@@ -19,13 +19,9 @@ from packhorse.stores.postgres.floors import FLOOR_TOPIC
 from packhorse.stores.postgres.locking import ALL, LockLevel, write_constrained
 from packhorse.stores.postgres.rows import (
     HANDED_COLUMNS,
-    RECORD_COLUMNS,
     extra_of,
-    index_rare,
     insert_new,
     options_of,
-    queue_rows,
-    read_record,
     take_places,
 )
 from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
@@ -38,6 +34,7 @@ from packhorse.stores.sql.dialect import (
     HeldJob,
     Needs,
     Promoted,
+    read_queues,
     scope,
 )
 from packhorse.stores.sql.rows import (
@@ -119,12 +116,8 @@ class _Postgres:
     """See `Dialect`."""
 
     sql = staticmethod(sql)
-    record_columns = RECORD_COLUMNS
-    read_record = staticmethod(read_record)
-    queue_rows = staticmethod(queue_rows)
     take_places = staticmethod(take_places)
     insert_rows = staticmethod(insert_new)
-    index_rare = staticmethod(index_rare)
     take = staticmethod(_take_jobs)
     candidates = staticmethod(_candidates)
     hand_over = staticmethod(_hand_over_jobs)
@@ -158,6 +151,13 @@ class _Postgres:
         return held
 
     # ------------------------------------------------------------------------------------- rows
+
+    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
+        return read_queues(sql, list(queues))
+
+    def keep_bodies(self, jobs: Sequence[NewJob]) -> Steps[None]:
+        del jobs
+        yield from ()  # PostgreSQL itself keeps large values beside the row
 
     def extra_columns(self, job: NewJob) -> dict[str, Any]:
         return {

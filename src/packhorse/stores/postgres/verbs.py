@@ -23,7 +23,6 @@ from packhorse.stores.postgres.fast_paths import (
 )
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.locking import LockLevel, Memory
-from packhorse.stores.postgres.rows import RECORD_COLUMNS, read_record
 from packhorse.stores.postgres.statements import Once, Together, sql
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.admission import submit_general
@@ -31,7 +30,7 @@ from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.keys import keys_wanted
-from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
 from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.submit import refuse_known

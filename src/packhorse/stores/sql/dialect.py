@@ -7,16 +7,16 @@ columns in every store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from packhorse.core.job import Job, JobRecord, NewJob
+from packhorse.core.job import Job, NewJob
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.rows import QueueRow
+from packhorse.stores.sql.rows import QueueRow, queue_settings
 from packhorse.stores.sql.statements import Parameters, Rows
 
 #: The columns of a job that its gates depend on.
@@ -36,6 +36,19 @@ def scope(request: ClaimRequest) -> str:
     """Return the condition that narrows a claim to its tenants and priorities."""
     tenants = "and tenant {in_texts :tenants}" if request.tenants else ""
     return f"{tenants} and rank < :beyond" if request.levels else tenants
+
+
+def read_queues(sql: Callable[..., str], names: Any) -> Steps[dict[str, QueueRow]]:
+    """Return the queues of these names, given as one parameter, declared or not."""
+    rows = yield Rows(sql("queue_rows"), (names,))
+    return {
+        name: QueueRow(
+            queue_settings(name, settings),
+            *(bool(closed), bool(tenanted), bool(shelf), bool(limited_tasks), bool(lined), last),
+            store_bytes=queue_settings("", bounding).max_bytes,
+        )
+        for name, settings, closed, tenanted, shelf, limited_tasks, lined, last, bounding in rows
+    }
 
 
 class Words(Protocol):
@@ -72,13 +85,6 @@ class Words(Protocol):
 class Keeping(Protocol):
     """How jobs and queues are stored."""
 
-    @property
-    def record_columns(self) -> str:
-        """The columns that `read_record` reads."""
-
-    def read_record(self, row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobRecord:
-        """A job from `record_columns`; without `bodies`, payload and result stay out."""
-
     def extra_columns(self, job: NewJob) -> dict[str, Any]:
         """Return the columns for rare fields."""
 
@@ -99,8 +105,8 @@ class Keeping(Protocol):
     ) -> Steps[int]:
         """Insert the jobs whose id is new, with (status, lane, rank) each; return how many."""
 
-    def index_rare(self, jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
-        """Write the rare fields of jobs just inserted, which have tables of their own."""
+    def keep_bodies(self, jobs: Sequence[NewJob]) -> Steps[None]:
+        """Keep the large payloads of jobs just inserted where claims do not write them again."""
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
         """Remove jobs with all that belongs to them; return how many."""

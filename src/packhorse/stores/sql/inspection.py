@@ -26,7 +26,15 @@ from packhorse.stores.sql.claim import open_limits
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.ordering import gate_text
-from packhorse.stores.sql.rows import STATUS, Lane, both_ends, read_attempt, read_worker
+from packhorse.stores.sql.rows import (
+    RECORD_COLUMNS,
+    STATUS,
+    Lane,
+    both_ends,
+    read_attempt,
+    read_record,
+    read_worker,
+)
 from packhorse.stores.sql.search import search_steps
 from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.transfer import cursor_of
@@ -45,8 +53,8 @@ class SqlInspection:
     @planned(writes=False)
     def job(self, job_id: str, *, tenant: str | None = None) -> Steps[JobRecord | None]:
         dialect, now_us = self._dialect, (yield NOW)
-        rows = yield Rows(dialect.sql("job", columns=dialect.record_columns), (job_id,))
-        record = dialect.read_record(rows[0], now_us) if rows else None
+        rows = yield Rows(dialect.sql("job", columns=RECORD_COLUMNS), (job_id,))
+        record = read_record(rows[0], now_us) if rows else None
         return record if record is not None and tenant in (None, record.tenant) else None
 
     @planned(writes=False)
@@ -123,10 +131,10 @@ _Asked = tuple[ReadyJob, str | None]
 def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobFacts | None]:
     """See `InspectionStore.explain`."""
     now_us: int = yield NOW
-    rows = yield Rows(dialect.sql("job", columns=dialect.record_columns), (job_id,))
+    rows = yield Rows(dialect.sql("job", columns=RECORD_COLUMNS), (job_id,))
     if not rows or tenant not in (None, rows[0][6]):
         return None
-    record = dialect.read_record(rows[0], now_us, bodies=False)
+    record = read_record(rows[0], now_us, bodies=False)
     [about] = yield Rows(dialect.sql("explain_row"), (job_id,))
     suspect, queue_paused, lane, hold_us, *candidate = about
     job = ReadyJob.of(candidate)
@@ -150,8 +158,12 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
     if record.status is JobStatus.QUEUED and lane != Lane.PARKED:
         lanes = (lane, lane) if lane == Lane.SUSPECT else (Lane.READY, Lane.BLOCKED)
         asked = {
-            **{"lane": int(lanes[0]), "other_lane": int(lanes[1]), "queue": job.keys.queue},
-            **{"rank": job.rank, "place": job.place, "most": AHEAD_MAX},
+            "lane": int(lanes[0]),
+            "other_lane": int(lanes[1]),
+            "queue": job.keys.queue,
+            "rank": job.rank,
+            "place": job.place,
+            "most": AHEAD_MAX,
         }
         [(ahead,)] = yield Rows(dialect.sql("explain_ahead"), asked)
     facts = JobFacts(

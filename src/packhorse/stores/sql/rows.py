@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from types import MappingProxyType
@@ -42,11 +42,37 @@ AGED: Final = (max(Priority) + 1) * PASSES
 NO_BOUND: Final = 2**62
 #: Lines of history kept from each end.
 HISTORY_EACH_END: Final = 25
-#: Column of a record: whether attempts have attached something. The options of a job say so only
-#: after an attempt that did not complete, which spares other jobs a write of their row.
-ATTACHED: Final = (
-    "case when job.fence > 0 then (select 1 from {attachments} as kept "
-    "where kept.seq = job.seq and kept.name <> '' limit 1) end"
+#: The columns of a record by name, and how they are written in queries of `{jobs} as job`.
+RECORD_NAMES: Final = (
+    *("seq", "id", "task", "queue", "status", "priority", "tenant", "attempts", "failures"),
+    *("crashes", "lone_crashes", "snoozes", "releases", "fence", "created_us", "updated_us"),
+    *("due_us", "payload", "trace_id", "worker", "timeout_us", "deadline_us", "started_us"),
+    *("finished_us", "dead_reason", "dead_letter", "error", "progress", "result"),
+    *("result_until_us", "extra", "options", "upstream_request_id", "created_by"),
+    *("cancel_requested", "parked_us", "ordering_key", "concurrency_key", "rate_key", "weight"),
+    "attached",
+)
+_WRITTEN: Final = MappingProxyType(
+    {
+        "payload": "{payload}",
+        "options": "{options job}",
+        "upstream_request_id": "{upstream_request_id job}",
+        "created_by": "{created_by job}",
+        # Whether attempts have attached something. The options of a job say so only after an
+        # attempt that did not complete, which spares other jobs a write of their row.
+        "attached": (
+            "case when job.fence > 0 then (select 1 from {attachments} as kept "
+            "where kept.seq = job.seq and kept.name <> '' limit 1) end"
+        ),
+    }
+)
+RECORD_COLUMNS: Final = ", ".join([_WRITTEN.get(name, name) for name in RECORD_NAMES])
+#: Columns of a record that hold a field of it as it is.
+_AS_THEY_LIE: Final = tuple(
+    {*RECORD_NAMES}
+    & {*JobRecord.__struct_fields__}
+    - {"status", "payload", "trace_id", "dead_reason", "error", "progress", "result", "options"}
+    - {"cancel_requested"}
 )
 _KINDS: Final = 16
 
@@ -145,11 +171,10 @@ def decode_error(text: str | None) -> AttemptError | None:
     return None if text is None else _error.decode(text)
 
 
-def record_of(
-    values: Mapping[str, Any], extra: Extra, now_us: int, *, bodies: bool = True
-) -> JobRecord:
-    """Return a job from its columns by name; without `bodies`, leave out payload and result."""
-    options = extra.options
+def read_record(row: Sequence[Any], now_us: int, *, bodies: bool = True) -> JobRecord:
+    """Return a job from `RECORD_COLUMNS`; without `bodies`, leave out payload and result."""
+    values = dict(zip(RECORD_NAMES, row, strict=True))
+    extra, options = read_extra(values["extra"]), read_options(values["options"])
     if values["attached"]:
         options = msgspec.structs.replace(options or JobOptions(), attached=True)
     status = STATUS[values["status"]]
@@ -157,40 +182,19 @@ def record_of(
     expired = status is JobStatus.COMPLETED and until_us is not None and until_us <= now_us
     result = values["result"]
     return JobRecord(
-        id=values["id"],
-        task=values["task"],
-        queue=values["queue"],
+        **{name: values[name] for name in _AS_THEY_LIE},
         status=status,
-        priority=values["priority"],
-        tenant=values["tenant"],
         tags=extra.tags,
         counters=Counters(*[values[name] for name in Counters.__struct_fields__]),
-        fence=values["fence"],
-        created_us=values["created_us"],
-        updated_us=values["updated_us"],
-        due_us=values["due_us"],
         payload=values["payload"].encode() if bodies else b"",
         trace_id=_trace(values["id"], values["trace_id"]),
-        worker=values["worker"],
-        timeout_us=values["timeout_us"],
-        deadline_us=values["deadline_us"],
-        started_us=values["started_us"],
-        finished_us=values["finished_us"],
         dead_reason=None if values["dead_reason"] is None else DeadReason(values["dead_reason"]),
-        dead_letter=values["dead_letter"],
         error=decode_error(values["error"]),
         progress=read_progress(values["progress"]),
         result=result.encode() if bodies and result is not None and not expired else None,
         result_expired=expired,
         options=options,
-        upstream_request_id=extra.upstream_request_id,
-        created_by=extra.created_by,
         cancel_requested=bool(values["cancel_requested"]),
-        parked_us=values["parked_us"],
-        ordering_key=values["ordering_key"],
-        concurrency_key=values["concurrency_key"],
-        rate_key=values["rate_key"],
-        weight=values["weight"],
         idempotency_key=extra.idempotency_key,
     )
 
@@ -252,8 +256,8 @@ class QueueRow(NamedTuple):
     tenanted: bool  #: jobs with tenants were submitted to it, so it deals passes
     shelf: bool  #: it is some queue's dead-letter shelf
     limited_tasks: bool  #: some task has limits
-    last: int = 0  #: the highest number used as sequence or place; SQLite only
     lined: bool = False  #: jobs that gates may block were submitted to it; PostgreSQL only
+    last: int = 0  #: the highest number used as sequence or place; SQLite only
     #: The bytes that all jobs of the store may have; NO_BOUND to count bytes and refuse nothing.
     store_bytes: int | None = None
 

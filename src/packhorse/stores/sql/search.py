@@ -15,7 +15,7 @@ from packhorse.core.job import UNFINISHED, JobStatus
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import JobFilter, Page
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.rows import CODE, Lane
+from packhorse.stores.sql.rows import CODE, RECORD_COLUMNS, Lane, read_record
 from packhorse.stores.sql.statements import NOW, Rows
 
 #: The conditions of a `JobFilter` by field, which is also the name of the parameter.
@@ -95,10 +95,10 @@ def search_steps(
         given["tagged"] = given.pop("tag")
     if below is not None:
         given["below"] = below
-    text = dialect.sql("search", columns=dialect.record_columns, conditions=_conditions(given))
+    text = dialect.sql("search", columns=RECORD_COLUMNS, conditions=_conditions(given))
     rows = yield Rows(text, {**given, "limit": limit + 1})
     shown = rows[:limit]
-    jobs = tuple(dialect.read_record(row, now_us, bodies=False) for row in shown)
+    jobs = tuple(read_record(row, now_us, bodies=False) for row in shown)
     if len(rows) > limit:
         return Page(jobs, after=str(shown[-1][0]) if shown else None)
     if window.end is None:

@@ -175,7 +175,7 @@ def insert_jobs(
     if any(row.ranks_specially for row in queues.values()):
         where = yield from _special_places(dialect, jobs, queues, seqs, now_us)
     inserted: int = yield from dialect.insert_rows(jobs, seqs, where, now_us)
-    yield from dialect.index_rare(jobs, seqs)
+    yield from index_rare(dialect, jobs)
     yield from count_bytes(dialect, [job.id for job in jobs if queues[job.queue].counts_bytes])
     gated = bool(level.gated_tasks) or any(row.gates_every_job for row in queues.values())
     if gated or any(has_keys(job) for job in jobs):
@@ -183,6 +183,17 @@ def insert_jobs(
     for queue in queues:
         yield Wake(f"queue:{queue}")
     return inserted
+
+
+def index_rare(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:
+    """Write what few of the jobs just inserted have, in tables of their own."""
+    dated = [job.id for job in jobs if job.deadline_us is not None]
+    if dated:
+        yield dialect.write(dialect.sql("submit_deadlines"), (dialect.many(dated),))
+    tagged = [job.id for job in jobs if job.tags]
+    if tagged:
+        yield dialect.write(dialect.sql("submit_tags"), (dialect.many(tagged),))
+    yield from dialect.keep_bodies(jobs)
 
 
 def is_keyed(job: NewJob) -> bool:

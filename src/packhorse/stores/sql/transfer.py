@@ -22,6 +22,8 @@ from packhorse.stores.sql.rows import (
     AGED,
     CODE,
     PASSES,
+    RECORD_COLUMNS,
+    RECORD_NAMES,
     Lane,
     QueueRow,
     both_ends,
@@ -30,11 +32,12 @@ from packhorse.stores.sql.rows import (
     payload_text,
     read_attempt,
     read_extra,
+    read_record,
     trace_of,
 )
 from packhorse.stores.sql.search import CONDITIONS
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
-from packhorse.stores.sql.submit import known_jobs
+from packhorse.stores.sql.submit import index_rare, known_jobs
 from packhorse.stores.transfer import (
     CarriedJob,
     CarriedPage,
@@ -115,9 +118,7 @@ class SqlTransfer:
 
     def _chosen(self, condition: str) -> str:
         dialect = self._dialect
-        return dialect.sql(
-            "carry_out", columns=dialect.record_columns, condition=CONDITIONS[condition]
-        )
+        return dialect.sql("carry_out", columns=RECORD_COLUMNS, condition=CONDITIONS[condition])
 
 
 def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[CarriedJob, ...]]:
@@ -127,13 +128,13 @@ def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[Carrie
     histories: dict[int, list[AttemptRecord]] = {}
     for seq, *line in lines:
         histories.setdefault(seq, []).append(read_attempt(line))
-    records = {row[0]: _record(dialect, row, now_us) for row in rows}
+    records = {row[0]: read_record(row[: -len(_KEPT_NAMES)], now_us) for row in rows}
     jobs = {seq: (one.status, one.fence) for seq, one in records.items() if _may_have(one)}
     found: dict[int, Attachments] = yield from read_attachments(dialect, jobs)
     return tuple(
         [
             _carried(
-                *(dialect, row, records[row[0]], histories.get(row[0], [])),
+                *(row, records[row[0]], histories.get(row[0], [])),
                 found.get(row[0], Attachments()),
             )
             for row in rows
@@ -148,19 +149,14 @@ def _may_have(record: JobRecord) -> bool:
     return attached or (record.status is JobStatus.PENDING and record.fence > 0)
 
 
-def _record(dialect: Dialect, row: Sequence[Any], now_us: int) -> JobRecord:
-    return dialect.read_record(row[: len(row) - len(_KEPT_NAMES)], now_us)
-
-
 def _carried(
-    dialect: Dialect,
     row: Sequence[Any],
     record: JobRecord,
     lines: Sequence[AttemptRecord],
     attached: Attachments,
 ) -> CarriedJob:
-    values = dict(zip(_KEPT_NAMES, row[len(row) - len(_KEPT_NAMES) :], strict=True))
-    extra = read_extra(row[dialect.record_columns.split(", ").index("extra")])
+    values = dict(zip(_KEPT_NAMES, row[-len(_KEPT_NAMES) :], strict=True))
+    extra = read_extra(row[RECORD_NAMES.index("extra")])
     stashed = values["stashed"]
     return as_carried(
         record,
@@ -321,7 +317,7 @@ def _rank(priority: int, standing: Standing) -> int:
 
 def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) -> Steps[None]:
     """Write rare fields, histories, attachments and stashed jobs."""
-    yield from dialect.index_rare([one.job for one in jobs], seqs)
+    yield from index_rare(dialect, [one.job for one in jobs])
     lines = [
         {
             **msgspec.structs.asdict(line),

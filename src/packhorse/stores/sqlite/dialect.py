@@ -27,18 +27,16 @@ from packhorse.stores.sql.dialect import (
     Isolation,
     Needs,
     Promoted,
+    read_queues,
     scope,
 )
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
 from packhorse.stores.sqlite.rows import (
-    RECORD_COLUMNS,
     extra_of,
-    index_rare,
     insert_rows,
-    queue_rows,
-    read_record,
+    keep_bodies,
 )
 from packhorse.stores.sqlite.statements import queries, sql
 
@@ -219,10 +217,8 @@ class _Sqlite:
 
     sql = staticmethod(sql)
     many = staticmethod(_many)
-    record_columns = RECORD_COLUMNS
-    read_record = staticmethod(read_record)
-    queue_rows = staticmethod(queue_rows)
     insert_rows = staticmethod(insert_rows)
+    keep_bodies = staticmethod(keep_bodies)
     take = staticmethod(_take_jobs)
     candidates = staticmethod(_candidates)
     hand_over = staticmethod(_hand_over_jobs)
@@ -294,9 +290,8 @@ class _Sqlite:
         last = max([row.last for row in queues.values()])
         return range(last + 1, last + 1 + len(jobs))
 
-    def index_rare(self, jobs: Sequence[NewJob], seqs: Sequence[int]) -> Steps[None]:
-        del seqs  # the statements find jobs by id
-        return index_rare(jobs)
+    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
+        return read_queues(sql, _many(list(queues)))
 
     def remove(self, seqs: Sequence[int]) -> Steps[int]:
         chosen = (_many(list(seqs)),)

@@ -29,6 +29,13 @@ _FRAGMENTS: Final = MappingProxyType(
         "fence_bytes": "cast(cast({0}.fence as text) as blob)",
         "member": "json_extract({0}.extra, '$.options.member[0]')",
         "bytes": "{0}",
+        "upstream_request_id": "json_extract({0}.extra, '$.upstream_request_id')",
+        "tags_of": "json_each({0}.extra, '$.tags') as tag",
+        "lined": "0",
+        "last_number": (
+            "max(coalesce((select max(seq) from packhorse_jobs), 0), "
+            "(select value from packhorse_sequence))"
+        ),
         "created_by": "json_extract({0}.extra, '$.created_by')",
         "has_ends": "(substr({0}, 1, length({1})) = {1} or substr({0}, -length({1})) = {1})",
         # A large payload is in the table of bodies, and empty in the row.

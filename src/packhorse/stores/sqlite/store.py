@@ -31,7 +31,7 @@ from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.records import SqlJournal, SqlRecords
-from packhorse.stores.sql.rows import json_text
+from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
 from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Change, Rows
 from packhorse.stores.sql.transfer import SqlTransfer
@@ -46,7 +46,6 @@ from packhorse.stores.sqlite.connection import (
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE, nothing
 from packhorse.stores.sqlite.intake import SqliteIntake
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
-from packhorse.stores.sqlite.rows import RECORD_COLUMNS, read_record
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job

@@ -23,11 +23,11 @@ from packhorse.stores.intake import IntakeRequest, read_request
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.admission import submit_general
-from packhorse.stores.sql.rows import CODE, PASSES, Lane, payload_text
+from packhorse.stores.sql.rows import CODE, PASSES, RECORD_COLUMNS, Lane, payload_text
 from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
 from packhorse.stores.sql.submit import due_us_of, fresh_answer, known_jobs, refuse_known
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.rows import LARGE, RECORD_COLUMNS, extra_of
+from packhorse.stores.sqlite.rows import LARGE, extra_of
 from packhorse.stores.sqlite.statements import sql
 
 

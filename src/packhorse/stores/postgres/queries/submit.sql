@@ -18,13 +18,6 @@ from (
     where (select {is_plain}(:queue::text, :task::text))
 ) as new
 
--- name: submit_deadlines
--- Remember the deadlines of jobs just added.
-insert into {deadlines} (deadline_us, seq)
-select new.deadline_us, new.seq
-from unnest(:deadlines::bigint[], :seqs::bigint[]) as new (deadline_us, seq)
-on conflict do nothing
-
 -- name: submit_fast
 -- As `submit_alike`, for jobs with a delay, a deadline or tags. Say whether they were added, and are ready.
 with moment as materialized (
@@ -91,29 +84,6 @@ from unnest(
 )
 on conflict (id) do nothing
 returning seq
-
--- name: submit_tags
--- Index the tags of jobs just added; a job that was known has another number, and keeps its own.
-insert into {tags} (tag, seq)
-select tagged.tag, job.seq
-from unnest(:seqs::bigint[], :tags::text[]) as tagged (seq, tag)
-join {jobs} as job on job.seq = tagged.seq
-where job.seq = any(:seqs::bigint[])
-on conflict do nothing
-
--- name: queue_rows
--- Queues as a submit sees them.
-select
-    asked.queue,
-    queue.settings,
-    coalesce(queue.closed, false) or exists (select 1 from {copied}),
-    coalesce(queue.tenanted, false),
-    coalesce(queue.lined, false),
-    exists (select 1 from {queues} as other where other.dead_letter = asked.queue),
-    exists (select 1 from {tasks}),
-    (select settings from {queues} where name = '') -- of the store itself
-from unnest(?::text[]) as asked (queue)
-left join {queues} as queue on queue.name = asked.queue
 
 -- name: numbers
 -- Take some numbers behind all that were ever given out.

@@ -71,3 +71,32 @@ select id, status from {jobs} where id {in_texts ?}
 -- name: known_as
 -- What tells a repeated submit of these ids from another job.
 select id, task, tenant, {payload}, extra from {jobs} where id {in_texts ?}
+
+-- name: queue_rows
+-- Queues as a submit needs them; the columns are those of `QueueRow`.
+select
+    asked.value,
+    queue.settings,
+    coalesce(queue.closed, {false}) or exists (select 1 from {copied}),
+    coalesce(queue.tenanted, {false}),
+    exists (select 1 from {queues} as other where other.dead_letter = asked.value),
+    exists (select 1 from {tasks}),
+    {lined queue},
+    {last_number},
+    (select settings from {queues} where name = '') -- of the store itself
+from {texts ? as asked}
+left join {queues} as queue on queue.name = asked.value
+
+-- name: submit_deadlines
+-- Index the deadlines of jobs just inserted.
+insert into {deadlines} (deadline_us, seq)
+select deadline_us, seq from {jobs} where id {in_texts ?} and deadline_us is not null
+on conflict do nothing
+
+-- name: submit_tags
+-- Index the tags of jobs just inserted.
+insert into {tags} (tag, seq)
+select tag.value, job.seq
+from {jobs} as job cross join {tags_of job}
+where job.id {in_texts ?}
+on conflict do nothing

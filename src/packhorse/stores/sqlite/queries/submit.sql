@@ -19,21 +19,6 @@ from (values <rows>) as own
 where true
 on conflict (id) do nothing
 
--- name: submit_deadlines
--- Index the deadlines of jobs just inserted.
-insert into {deadlines} (deadline_us, seq)
-select deadline_us, seq from {jobs}
-where id in (select value from json_each(?)) and deadline_us is not null
-on conflict do nothing
-
--- name: submit_tags
--- Index the tags of jobs just inserted.
-insert into {tags} (tag, seq)
-select distinct tag.value, job.seq
-from {jobs} as job, json_each(job.extra, '$.tags') as tag
-where job.id in (select value from json_each(?))
-on conflict do nothing
-
 -- name: bodies_known
 -- Whether all live workers look for large payloads beside the rows; older releases do not.
 select not exists (select 1 from {workers} where schema < 3 and expires_us > ?)
@@ -50,23 +35,6 @@ where
 -- Store a large payload beside the row of its job, if it is empty there.
 insert or replace into {bodies} (job_seq, body)
 select seq, ? from {jobs} where id = ? and payload = ''
-
--- name: queue_rows
--- Queues as a submit needs them, and the highest number used as sequence or place.
-select
-    asked.value,
-    queue.settings,
-    coalesce(queue.closed, 0) or exists (select 1 from {copied}),
-    coalesce(queue.tenanted, 0),
-    exists (select 1 from {queues} as other where other.dead_letter = asked.value),
-    max(
-        coalesce((select max(seq) from {jobs}), 0),
-        (select value from {sequence})
-    ),
-    exists (select 1 from {tasks}),
-    (select settings from {queues} where name = '') -- of the store itself
-from json_each(?) as asked
-left join {queues} as queue on queue.name = asked.value
 
 -- name: next_places
 -- Take places above all numbers ever used; returns the last one taken.
@@ -127,11 +95,7 @@ from (
 
 -- name: intake_last
 -- The highest number used as sequence or place.
-select
-    max(
-        coalesce((select max(seq) from {jobs}), 0),
-        (select value from {sequence})
-    )
+select {last_number}
 
 -- name: intake_waiting
 -- Requests of committed transactions, in order.
