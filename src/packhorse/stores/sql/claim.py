@@ -360,12 +360,17 @@ def merged(queries: Queries, name: str, count: int, columns: str = "") -> str:
     return "\nunion all\n".join([queries.filled(name, task=task, columns=columns) for task in each])
 
 
-def candidates(queries: Queries, request: ClaimRequest, chosen: Mapping[str, Any]) -> Rows:
-    """Return the step that reads the next jobs of a queue whose gates are to be checked."""
+def candidates(
+    queries: Queries,
+    request: ClaimRequest,
+    chosen: Mapping[str, Any],
+    columns: str = CANDIDATE_COLUMNS,
+) -> Rows:
+    """Return the step that reads the next jobs of a queue; by default, to check their gates."""
     sql, tasks = queries.text, merged_tasks(request, chosen["lane"])
     if not tasks:
-        return Rows(sql("claim_candidates", scope=scope(request)), chosen)
-    following = merged(queries, "claim_ready_of_task", len(tasks), CANDIDATE_COLUMNS)
+        return Rows(sql("claim_candidates", columns=columns, scope=scope(request)), chosen)
+    following = merged(queries, "claim_ready_of_task", len(tasks), columns)
     return Rows(
         sql("claim_candidates_of_tasks", next=following),
         {**chosen, "window": chosen["limit"], **tasks},

@@ -18,7 +18,7 @@ from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, candidates
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -28,7 +28,6 @@ from packhorse.stores.sql.dialect import (
     Needs,
     Promoted,
     read_queues,
-    scope,
 )
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow
@@ -45,11 +44,6 @@ _numbers: Final = msgspec.json.Decoder(list[int])
 #: Rows of one statement: this many, or a half, a quarter ... of it, to have few statement texts.
 _ROWS_MAX: Final = 64
 _held: Final = msgspec.json.Decoder(list[tuple[str, int, int]])
-_TAKEN: Final = (
-    "seq, rank, place, id, task, queue, fence, payload, priority, tenant, attempts, failures, "
-    "crashes, lone_crashes, snoozes, timeout_us, deadline_us, trace_id, extra, ready_us, rate_key, "
-    "concurrency_key"
-)
 
 
 def _many(values: Collection[Any]) -> str:
@@ -59,14 +53,10 @@ def _many(values: Collection[Any]) -> str:
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue without checking gates."""
-    tasks = merged_tasks(request, chosen["lane"])
-    if tasks:
-        following = merged(queries, "claim_ready_of_task", len(tasks), _TAKEN)
-    else:
-        following = queries.filled("claim_next", columns=_TAKEN, scope=scope(request))
-    given = {**BEGINNING, **chosen, **tasks}
-    [(jobs, seqs, count)] = yield Rows(sql("claim_batch", next=following), given)
-    return [] if count == 0 else (yield from _handed(request, jobs, seqs, chosen["now"]))
+    following = candidates(queries, request, {**BEGINNING, **chosen}, "seq, rank, place")
+    text = sql("claim_next", next=following.text)
+    [(seqs,)] = yield Rows(text, following.parameters)
+    return [] if seqs == "[]" else (yield from _handed(request, seqs, chosen["now"]))
 
 
 _candidates: Final = partial(candidates, queries)
@@ -74,13 +64,12 @@ _candidates: Final = partial(candidates, queries)
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
     """Hand over these jobs, in this order."""
-    chosen = _many(list(seqs))
-    [(jobs,)] = yield Rows(sql("claim_chosen"), {"seqs": chosen})
-    return (yield from _handed(request, jobs, chosen, now_us))
+    return _handed(request, _many(list(seqs)), now_us)
 
 
-def _handed(request: ClaimRequest, found: str, seqs: str, now_us: int) -> Steps[list[Job]]:
+def _handed(request: ClaimRequest, seqs: str, now_us: int) -> Steps[list[Job]]:
     """Make these jobs the worker's, and give them their large payloads, which are not in rows."""
+    [(found,)] = yield Rows(sql("claim_chosen"), {"seqs": seqs})
     given = {
         "seqs": seqs,
         "worker": request.worker,

@@ -8,36 +8,6 @@ set
     hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
 where seq in (select value from json_each(:seqs))
 
--- name: claim_batch
--- The next jobs of a queue that this worker may run, as one JSON document that decodes in one go
--- (fields in the order of packhorse.job.Job), and their row numbers.
-select
-    json_group_array(json_array(
-        id, task, queue, fence + 1, payload, priority, tenant, attempts, failures, crashes,
-        lone_crashes, snoozes, timeout_us, deadline_us, coalesce(trace_id, replace(id, '-', '')),
-        json_extract(extra, '$.upstream_request_id'),
-        '' || json_extract(extra, '$.options'), ready_us,
-        rate_key, concurrency_key
-    )),
-    json_group_array(seq),
-    count(*)
-from (<next> order by rank, place limit :limit)
-
--- name: claim_next
--- The jobs of a queue that this worker may run. In the ready lane all jobs are heads of their lines;
--- in other lanes that is checked.
-select <columns> from {jobs} as job
-where
-    lane = :lane and queue = :queue
-    and (deadline_us is null or deadline_us > :now)
-    and (:any_task or task in (select value from json_each(:tasks))) <scope>
-    and (
-        :lane = {lane.ready} or order_line is null or not exists (
-            select 1 from {jobs} as head
-            where head.order_line = job.order_line and head.line_no < job.line_no
-        )
-    )
-
 -- name: claim_candidates_of_tasks
 -- As `claim_candidates`, of the ready jobs of some tasks.
 <next> order by rank, place limit :limit
@@ -84,3 +54,7 @@ set
     ready_us = case when kept_place is null then :now else ready_us end,
     kept_rank = null, kept_place = null
 where seq = :seq
+
+-- name: claim_next
+-- The row numbers of the next jobs of a queue that this worker may run, as one JSON document.
+select json_group_array(seq) from (<next>)
