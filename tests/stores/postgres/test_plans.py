@@ -105,6 +105,7 @@ WIDE: Final = {
 PARTS: Final = {
     "columns": RECORD_COLUMNS,
     "column": "seq",
+    "table": "jobs",
     "type": "bigint",
     "conditions": CONDITIONS["queue"],
     "condition": CONDITIONS["after"],

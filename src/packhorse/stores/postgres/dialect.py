@@ -115,6 +115,9 @@ _OLDEST_SOME: Final = 500
 class _Postgres:
     """See `Dialect`."""
 
+    beside_jobs = tuple(
+        (table, "seq") for table in ("attempts", "tags", "keys", "stash", "attachments")
+    )
     sql = staticmethod(sql)
     take_places = staticmethod(take_places)
     insert_rows = staticmethod(insert_new)
@@ -176,10 +179,6 @@ class _Postgres:
     ) -> Steps[Sequence[int]]:
         del queues
         return take_places(len(jobs))
-
-    def remove(self, seqs: Sequence[int]) -> Steps[int]:
-        [(removed,)] = yield Rows(sql("remove"), {"seqs": list(seqs)})
-        return int(removed)
 
     def counted(self) -> Steps[list[tuple[str, int, int]]]:
         rows: list[tuple[str, int, int]] = yield Rows(sql("counts"))

@@ -108,8 +108,9 @@ class Keeping(Protocol):
     def keep_bodies(self, jobs: Sequence[NewJob]) -> Steps[None]:
         """Keep the large payloads of jobs just inserted where claims do not write them again."""
 
-    def remove(self, seqs: Sequence[int]) -> Steps[int]:
-        """Remove jobs with all that belongs to them; return how many."""
+    @property
+    def beside_jobs(self) -> Sequence[tuple[str, str]]:
+        """The tables that hold rows of jobs beside their own, and the columns of job numbers."""
 
     def counted(self) -> Steps[list[tuple[str, int, int]]]:
         """Return queue, status and number of jobs, where there are any."""

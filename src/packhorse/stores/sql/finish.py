@@ -17,7 +17,7 @@ from packhorse.stores.sql.dialect import Column, Dialect, Needs
 from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
 from packhorse.stores.sql.ordering import Keys, advance_lines, gate_text, other_gates, unblock
 from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
 from packhorse.stores.sql.submit import insert_jobs, known_jobs
 
 
@@ -148,6 +148,9 @@ def remove_steps(dialect: Dialect, seqs: Sequence[int]) -> Steps[int]:
     if not seqs:
         return 0
     held = yield Rows(dialect.sql("lines_held"), (dialect.many(seqs),))
-    removed: int = yield from dialect.remove(seqs)
+    chosen = (dialect.many(seqs),)
+    for table, column in dialect.beside_jobs:
+        yield dialect.write(dialect.sql("remove", table=table, column=column), chosen)
+    removed: int = yield Change(dialect.sql("remove", table="jobs", column="seq"), chosen)
     yield from advance_lines(dialect, [Keys(*row) for row in held])
     return removed

@@ -30,7 +30,7 @@ from packhorse.stores.sql.dialect import (
     read_queues,
 )
 from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
-from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, Lane, QueueRow
+from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, STATUS_OF, Lane, QueueRow
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
 from packhorse.stores.sqlite.rows import (
     extra_of,
@@ -116,12 +116,10 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
     return applied
 
 
-#: SQLite groups by sorting, in memory that grows with the rows. So unfinished jobs are read in the
-#: order of their index, where groups are adjacent, and finished jobs in pages of this many index
-#: entries: about three megabytes.
+#: SQLite groups by sorting, in memory that grows with the rows. So unfinished and dead jobs are
+#: counted lane by lane, and other finished jobs in pages of this many index entries: about three
+#: megabytes.
 _PAGE: Final = 50_000
-#: The statuses of unfinished jobs, in the order of the columns of `counts`.
-_UNFINISHED: Final = (0, 1, 2, 4, 6)
 #: Below every index entry of a job that expires.
 _FIRST: Final = (-1, "", -1, -1)
 
@@ -129,36 +127,49 @@ _FIRST: Final = (-1, "", -1, -1)
 def _counted_jobs() -> Steps[list[tuple[str, int, int]]]:
     """Return queue, status and number of jobs, where there are any."""
     found: Counter[tuple[str, int]] = Counter()
-    for queue, *numbers in (yield Rows(sql("counts"))):
-        for status, number in zip(_UNFINISHED, numbers, strict=True):
-            found[queue, status] += number
-    for queue, status, number in (yield Rows(sql("counts_kept"))):
-        found[queue, status] += number
+    kept: list[tuple[str, int, int]] = yield Rows(sql("counts_kept"))
     behind: tuple[Any, ...] | None = _FIRST
     while behind is not None:
         names = ("expires_us", "queue", "status", "seq")
         asked = {**dict(zip(names, behind, strict=True)), "size": _PAGE}
-        for queue, status, number in (yield Rows(sql("counts_page"), asked)):
-            found[queue, status] += number
+        kept += yield Rows(sql("counts_page"), asked)
         ends = yield Rows(sql("counts_page_end"), asked)
         behind = ends[0] if ends else None
-    return [(queue, status, number) for (queue, status), number in found.items() if number]
+    counted = yield from _counted_lanes(None)
+    for queue, status, number in _not_dead(kept) + [row[:3] for row in counted]:
+        found[queue, status] += number
+    return [(queue, status, number) for (queue, status), number in found.items()]
 
 
 def _counted_some(most: int) -> Steps[list[tuple[str, int, int, bool]]]:
-    found: list[tuple[str, int, int, bool]] = []
-    stands = yield Rows(sql("counts_stands"))
-    each = min(most, max(COUNTED_MIN, 5 * most // max(1, len(stands))))
-    for lane, queue in stands:
-        rows = yield Rows(sql("counts_stand"), {"lane": lane, "queue": queue, "most": each})
-        more = sum(number for _, number in rows) >= each
-        found += [(queue, status, number, more) for status, number in rows]
+    found = yield from _counted_lanes(most)
     for name in ("counts_newest", "counts_lasting"):
         rows = yield Rows(sql(name), {"most": most})
         more = sum(number for _, _, number in rows) >= most
-        # Dead jobs were counted in their lane.
-        found += [(*row, more) for row in rows if row[1] != CODE[JobStatus.DEAD]]
+        found += [(*row, more) for row in _not_dead(rows)]
     return found
+
+
+def _counted_lanes(most: int | None) -> Steps[list[tuple[str, int, int, bool]]]:
+    """Count unfinished and dead jobs; with `most`, so many of a lane of a queue at most."""
+    found: list[tuple[str, int, int, bool]] = []
+    stands = yield Rows(sql("counts_stands"))
+    each = -1  # no limit
+    if most is not None:
+        each = min(most, max(COUNTED_MIN, 5 * most // max(1, len(stands))))
+    for lane, queue in stands:
+        asked = {"lane": lane, "queue": queue, "most": each}
+        [(total, failed, timeout)] = yield Rows(sql("counts_stand"), asked)
+        later = {CODE[JobStatus.FAILED]: failed, CODE[JobStatus.TIMEOUT]: timeout}
+        first = STATUS_OF.get(lane, CODE[JobStatus.PENDING])
+        numbers = {first: total - failed - timeout, **later}
+        found += [(queue, one, number, total == each) for one, number in numbers.items() if number]
+    return found
+
+
+def _not_dead(rows: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Leave out dead jobs, which are counted in their lane."""
+    return [row for row in rows if row[1] != CODE[JobStatus.DEAD]]
 
 
 #: Ready jobs of a queue and priority among which the longest-waiting one is searched.
@@ -204,6 +215,10 @@ class _OneWriter:
 class _Sqlite:
     """See `Dialect`."""
 
+    beside_jobs = (
+        *((table, "seq") for table in ("attempts", "tags", "interests", "keys", "stash")),
+        *(("attachments", "seq"), ("bodies", "job_seq")),
+    )
     sql = staticmethod(sql)
     many = staticmethod(_many)
     insert_rows = staticmethod(insert_rows)
@@ -281,14 +296,6 @@ class _Sqlite:
 
     def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
         return read_queues(sql, _many(list(queues)))
-
-    def remove(self, seqs: Sequence[int]) -> Steps[int]:
-        chosen = (_many(list(seqs)),)
-        for table in ("attempts", "tags", "interests", "keys", "stash", "attachments"):
-            yield Change(sql("remove", table=table), chosen)
-        yield Change(sql("remove_bodies"), chosen)
-        removed: int = yield Change(sql("remove", table="jobs"), chosen)
-        return removed
 
     def oldest_ready(
         self, queues: Collection[str], most: int | None = None

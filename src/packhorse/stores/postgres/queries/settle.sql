@@ -82,16 +82,6 @@ select queue from marked where lane = {lane.ready}
 select id from {jobs}
 where <column> = any(:values::<type>[]) and awaited and finished_us is not null
 
--- name: remove
--- Remove jobs with all that belongs to them.
-with gone as (delete from {jobs} where seq = any(:seqs::bigint[]) returning seq),
-attempts as (delete from {attempts} where seq = any(:seqs::bigint[])),
-tags as (delete from {tags} where seq = any(:seqs::bigint[])),
-keys as (delete from {keys} where seq = any(:seqs::bigint[])),
-stash as (delete from {stash} where seq = any(:seqs::bigint[])),
-attachments as (delete from {attachments} where seq = any(:seqs::bigint[]))
-select count(*) from gone
-
 -- name: attach_rows
 -- Keep values with jobs.
 insert into {attachments} (seq, name, number, value)

@@ -123,3 +123,7 @@ select
     id, seq, status, priority, extra,
     queue, task, tenant, ordering_key, concurrency_key, rate_key
 from {jobs} where id = ?
+
+-- name: remove
+-- Remove rows of jobs from a table.
+delete from {<table>} where <column> {in_numbers ?}

@@ -20,12 +20,13 @@ with recursive heads (seq) as (
 select own.lane, own.queue from heads cross join {jobs} as own on own.seq = heads.seq
 
 -- name: counts_stand
--- The first jobs of a lane of a queue, by status.
-select status, count(*)
+-- The first jobs of a lane of a queue, and how many of them wait after a failure or a timeout.
+select
+    count(*), count(*) filter (where status = {status.failed}),
+    count(*) filter (where status = {status.timeout})
 from (
     select status from {jobs} indexed by {lanes} where lane = :lane and queue = :queue limit :most
 )
-group by status
 
 -- name: counts_newest
 -- Finished jobs that are kept longest, per queue and status.
@@ -47,16 +48,6 @@ from (
     limit :most
 )
 group by queue, status
-
--- name: counts
--- Unfinished jobs per lane and queue, by status, in the order of the index: nothing is sorted.
-select
-    queue, sum(status = {status.pending}), sum(status = {status.queued}),
-    sum(status = {status.processing}), sum(status = {status.failed}), sum(status = {status.timeout})
-from {jobs} indexed by {lanes}
-where lane is not null
-group by lane, queue
-having lane <> {lane.dead}
 
 -- name: counts_kept
 -- Finished jobs that are kept for ever, per queue and status, in the order of the index.

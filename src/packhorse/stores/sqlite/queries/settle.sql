@@ -53,14 +53,6 @@ where seq in (
 )
 returning (select id from {jobs} where seq = {interests}.seq)
 
--- name: remove_bodies
--- Remove the large payloads of jobs.
-delete from {bodies} where job_seq in (select value from json_each(?))
-
--- name: remove
--- Remove rows of jobs from a table.
-delete from {<table>} where seq in (select value from json_each(?))
-
 -- name: attaching_held
 -- Those of these jobs that are processing with these fences: number, and how much is attached. As
 -- one JSON document, since another thread could get its turn between two rows.
