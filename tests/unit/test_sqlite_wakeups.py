@@ -208,7 +208,6 @@ async def test_a_socket_just_being_bound_and_files_of_others_are_left_alone(
 async def test_a_listener_that_comes_within_a_tick_of_the_folders_clock_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "_FRESH_NS", 10**12)
     monkeypatch.setattr(wakeups, "_LOOK_AGAIN_S", 0.0)  # else the second submit may not look
     first, second, speaks = (sqlite_store(folder) for _ in range(3))
     first.migrate()
@@ -225,26 +224,6 @@ async def test_a_listener_that_comes_within_a_tick_of_the_folders_clock_is_found
         listener.close()
     for store in (first, second, speaks):
         store.close()
-
-
-async def test_a_folder_that_has_settled_is_not_read_again_for_every_commit(
-    store: SqliteStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listener, readings, listdir = store.wakeups.listen(TOPICS), [], os.listdir
-
-    def counted(path: Path) -> list[str]:
-        readings.append(path.name)
-        return listdir(path)
-
-    monkeypatch.setattr(os, "listdir", counted)
-    os.utime(folder / "jobs.db-wake", (LONG_AGO_S, LONG_AGO_S))
-
-    for number in range(5):
-        store.run(submitting(store, str(number)))
-
-    assert readings.count("jobs.db-wake") == 1
-    assert await heard_by(listener, TOPIC)
-    listener.close()
 
 
 # ------------------------------------------------------------------------------------- sending

@@ -75,6 +75,10 @@ class PlanRunner:
         self._time: Clock = SystemClock()  # of the machine, even if the store has another
         self._looked_s = 0.0
 
+    def __del__(self) -> None:
+        """Close what a thread that has ended left open."""
+        self.close()
+
     def run(self, plan: Plan[T]) -> T:
         """Run one plan in its own transaction."""
         with self._lock:

@@ -26,18 +26,11 @@ T = TypeVar("T")
 _GROUP_MAX: Final = 512
 
 
-class _Presence:
-    """Ends with its thread, also with one that `threading` does not know."""
-
-    __slots__ = ("__weakref__",)
-
-
 class _Own(threading.local):
-    """The runner of each thread, made when the thread first needs it."""
+    """The runner of each thread: made when the thread first needs it, and gone when it ends."""
 
-    def __init__(self, make: Callable[[_Presence], PlanRunner]) -> None:
-        self.presence = _Presence()
-        self.runner = make(self.presence)
+    def __init__(self, make: Callable[[], PlanRunner]) -> None:
+        self.runner = make()
 
 
 class LocalRunner:
@@ -46,42 +39,34 @@ class LocalRunner:
     def __init__(self, make: Callable[[], PlanRunner]) -> None:
         self._make = make
         self._lock = threading.RLock()
-        self._known: list[tuple[weakref.ref[_Presence], PlanRunner]] = []
+        self._known = weakref.WeakSet[PlanRunner]()  # a runner closes when its thread ends
         self.own = _Own(self._new_runner)
 
     def close(self) -> None:
         """Close every thread's connection, after the plan it runs now."""
         with self._lock:
-            runners = [runner for _, runner in self._known]
+            runners = list(self._known)
         for runner in runners:
             runner.close()
 
     def hold(self) -> None:
         """Before a fork: finish what runs, and close every connection."""
         self._lock.acquire()
-        for _, runner in self._known:
+        for runner in self._known:
             runner.hold()
 
     def let_go(self) -> None:
         """After a fork, in the parent."""
-        for _, runner in self._known:
+        for runner in self._known:
             runner.let_go()
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._lock.release()
 
-    def _new_runner(self, presence: _Presence) -> PlanRunner:
+    def _new_runner(self) -> PlanRunner:
         runner = self._make()
         with self._lock:
-            self._close_abandoned()
-            self._known.append((weakref.ref(presence), runner))
+            self._known.add(runner)
         return runner
-
-    def _close_abandoned(self) -> None:
-        """Close what ended threads left open, so that short-lived threads do not add up."""
-        ended = [runner for presence, runner in self._known if presence() is None]
-        self._known = [pair for pair in self._known if pair[1] not in ended]
-        for runner in ended:
-            runner.close()
 
 
 #: A plan that waits for the owner thread, and the future of its answer.

@@ -206,7 +206,7 @@ def _bind(address: Path, path: Path) -> socket.socket | None:
 
 #: Socket paths may have about 108 bytes; the rest is for the name in the folder.
 _FOLDER_BYTES_MAX: Final = 80
-#: A folder or socket that changed this recently may change again with the same time stamp.
+#: A socket of this age is being bound.
 _FRESH_NS: Final = 1_000_000_000
 #: How often a thread that submits one job after the other looks for new workers.
 _LOOK_AGAIN_S: Final = 0.002
@@ -223,7 +223,7 @@ class SqliteWakeups:
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
         self._sockets: dict[asyncio.AbstractEventLoop, ListenerSocket] = {}
-        self._known: tuple[int, list[str]] = (-1, [])
+        self._known: list[str] = []  # the sockets that were there when it looked last
         self._looked_s = -_LOOK_AGAIN_S
 
     def listen(self, topics: frozenset[str]) -> TopicListener:
@@ -244,8 +244,8 @@ class SqliteWakeups:
         if now_s - self._looked_s >= _LOOK_AGAIN_S:
             self._looked_s = now_s
             self._listeners()
-        if self._known[1]:
-            self._send((f"queue:{queue}",), self._known[1])
+        if self._known:
+            self._send((f"queue:{queue}",), self._known)
 
     def send(self, topics: Sequence[str]) -> None:
         """Wake every listener, after the commit. What cannot be delivered is found by polling."""
@@ -321,20 +321,14 @@ class SqliteWakeups:
             return self._socket
 
     def _listeners(self) -> list[str]:
-        """The sockets in the folder, read again only when the folder has changed."""
+        """The sockets in the folder now."""
         try:
             folder = os.stat(self._folder_name)  # noqa: PTH116 - on the hot path
-            changed_ns = folder.st_mtime_ns
-            if changed_ns != self._known[0]:
-                trusted = is_trusted(folder, self._settings.path)
-                names = os.listdir(self._folder) if trusted else []  # noqa: PTH208 - as above
-                self._known = (-1 if self._is_fresh(changed_ns) else changed_ns, names)
+            trusted = is_trusted(folder, self._settings.path)
+            self._known = os.listdir(self._folder_name) if trusted else []  # noqa: PTH208 - as above
         except OSError:
-            self._known = (-1, [])
-        return self._known[1]
-
-    def _is_fresh(self, changed_ns: int) -> bool:
-        return self._time.now_us() * 1000 - changed_ns < _FRESH_NS
+            self._known = []
+        return self._known
 
     def _deliver(self, sender: socket.socket, message: bytes, path: str) -> None:
         try:
@@ -346,13 +340,11 @@ class SqliteWakeups:
     def _remove_stale(self, path: str) -> None:
         """Remove a dead socket; not one that is just being bound, nor another kind of file."""
         dead = Path(path).name
-        self._known = (
-            -1,
-            [name for name in self._known[1] if name != dead],
-        )  # the others are alive
+        self._known = [name for name in self._known if name != dead]  # the others are alive
         with suppress(OSError):
             found = os.lstat(path)
-            if stat.S_ISSOCK(found.st_mode) and not self._is_fresh(found.st_mtime_ns):
+            old_ns = self._time.now_us() * 1000 - found.st_mtime_ns
+            if stat.S_ISSOCK(found.st_mode) and old_ns >= _FRESH_NS:
                 os.unlink(path)  # noqa: PTH108 - as above
 
 
