@@ -63,6 +63,7 @@ PARTS: Final = MappingProxyType(
         "column": "seq",
         "conditions": "job.queue = 'mail'",
         "condition": "queue",
+        "chosen": "seq {in_numbers ?}",
         "flag": "paused",
         "handed_columns": "*",
         "kept": "(?, ?, ?, ?)",

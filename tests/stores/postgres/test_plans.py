@@ -109,6 +109,7 @@ PARTS: Final = {
     "type": "bigint",
     "conditions": CONDITIONS["queue"],
     "condition": CONDITIONS["after"],
+    "chosen": "seq {in_numbers ?}",
     "conflict": "on conflict (id) do nothing",
     "flag": "paused",
     "handed_columns": HANDED_COLUMNS,

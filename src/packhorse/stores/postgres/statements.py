@@ -142,6 +142,7 @@ _FRAGMENTS: Final = MappingProxyType(
         "unindexed": "coalesce({0}, -1)",
         "unsorted": "{0} + 0",
         "apart": "offset 0",
+        "blocked_by_line": ", blocked_by = order_line",
         "queues_of_jobs": "select queue from {{jobs}}",
         "lock": "for update of {0}",
         "skip_locked": "for update skip locked",

@@ -23,7 +23,7 @@ from packhorse.stores.requests import EVERY_TASK, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.ordering import gate_text
 from packhorse.stores.sql.rows import DECODED_MAX, queue_settings
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 
 
 def task_settings(dialect: Dialect, tasks: Iterable[str]) -> Steps[dict[str, TaskSettings]]:
@@ -86,7 +86,7 @@ def forget_logs(dialect: Dialect) -> Steps[None]:
     elif page.behind:
         gone.append({"gate": _MARK, "log": page.behind})
     if gone:
-        yield dialect.write_rows(dialect.sql("rate_forget"), gone)
+        yield ChangeMany(dialect.sql("rate_forget"), gone)
 
 
 def _page(dialect: Dialect) -> Steps[_Page]:

@@ -87,7 +87,7 @@ def join_lines(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
     """Block jobs that just became ready behind blocked jobs of their lines."""
     if seqs:
         chosen = dialect.many(seqs)
-        yield dialect.write(dialect.sql("order_behind"), (chosen,))
+        yield dialect.write(dialect.sql("order_behind", chosen="seq {in_numbers ?}"), (chosen,))
         now_us: int = yield NOW
         yield dialect.write(dialect.sql("line_behind"), {"seqs": chosen, "now": now_us})
 

@@ -223,7 +223,8 @@ def carry_in_steps(
     yield from dialect.settings_changed()
     yield from join_lines(dialect, [row["seq"] for row in rows if row["lane"] == Lane.READY])
     lines = sorted({row["order_line"] for row in rows if row["order_line"] is not None})
-    yield dialect.write(dialect.sql("carry_behind"), (dialect.many(lines),))
+    behind = dialect.sql("order_behind", chosen="order_line {in_texts ?}")
+    yield dialect.write(behind, (dialect.many(lines),))
     yield from go_back()
     for queue in queues:
         yield Wake(f"queue:{queue}")

@@ -50,6 +50,8 @@ _FRAGMENTS: Final = MappingProxyType(
         "unindexed": "+{0}",
         "unsorted": "{0}",
         "apart": "",
+        # No gate: their line names it, and each would cost one more index entry.
+        "blocked_by_line": "",
         "queues_of_jobs": (
             "select queue from packhorse_jobs where lane is not null "
             "union select queue from packhorse_jobs indexed by packhorse_finished "

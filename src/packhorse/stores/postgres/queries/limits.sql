@@ -16,25 +16,6 @@ select gate from held
 where gate is not null and gate not like 'order' || chr(31) || '%'
 limit ?
 
--- name: blocked_kinds
--- The queues and tasks with jobs under a gate: from one to the next.
-with recursive kind (queue, task) as (
-    (
-        select queue, task from {jobs}
-        where blocked_by = :gate order by queue, task limit 1
-    )
-    union all
-    select next.queue, next.task
-    from kind
-    cross join lateral (
-        select job.queue, job.task from {jobs} as job
-        where job.blocked_by = :gate and (job.queue, job.task) > (kind.queue, kind.task)
-        order by job.queue, job.task
-        limit 1
-    ) as next
-)
-select queue, task from kind
-
 -- name: blocked_of
 -- Jobs that are held back for another reason than their line of order, of which something is asked.
 select seq, queue from {jobs}
@@ -51,12 +32,6 @@ where seq = any(array(
     order by rank, place
     limit :limit
 ))
-
--- name: rate_forget
--- Forget logs of rate gates, unless they have changed since they were read.
-delete from {rates} as known
-using json_populate_recordset(null::{rates}, ?::json) as gone
-where known.gate = gone.gate and known.log = gone.log
 
 -- name: shut_until
 -- Close a gate for a time; never make an earlier closing shorter.
@@ -107,18 +82,6 @@ where
     ))
     and coalesce(lane, -1) = {lane.blocked} and blocked_by is not distinct from order_line
 returning job.queue
-
--- name: order_behind
--- Of jobs that just became ready, hold back those that are not the head of their line of order.
-update {jobs} as job
-set lane = {lane.blocked}, blocked_by = order_line
-where
-    seq = any(?::bigint[]) and coalesce(lane, -1) = {lane.ready}
-    and exists (
-        select 1 from {jobs} as head
-        where head.order_line = job.order_line and head.line_no < job.line_no
-        offset 0
-    )
 
 -- name: order_lines
 -- The lines of order that hold back jobs, the first of them: from line to line. As gates, their

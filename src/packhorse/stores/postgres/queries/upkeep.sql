@@ -41,18 +41,6 @@ renewed as (
 )
 select now_us, (select expires_us from before), lost from moment
 
--- name: carry_behind
--- A job that came in before the heads of some lines of order takes their turn.
-update {jobs} as job
-set lane = {lane.blocked}, blocked_by = order_line
-where
-    order_line = any(?::text[]) and coalesce(lane, -1) = {lane.ready}
-    and exists (
-        select 1 from {jobs} as head
-        where head.order_line = job.order_line and head.line_no < job.line_no
-        offset 0
-    )
-
 -- name: carry_numbers
 -- Numbers are given out behind this one from now on.
 select setval('{numbers}', greatest(last_value, ?::bigint)) from {numbers}

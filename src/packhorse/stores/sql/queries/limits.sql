@@ -122,3 +122,29 @@ where
     and ({number :heaviest} is null or weight <= {number :heaviest})
 order by rank, place
 limit :count
+
+-- name: blocked_kinds
+-- The queues and tasks of jobs that a gate blocks: goes from one to the next.
+with recursive kind (queue, task) as (
+    select
+        (select queue from {jobs} where blocked_by = :gate order by queue, task limit 1),
+        (select task from {jobs} where blocked_by = :gate order by queue, task limit 1)
+    union all
+    select
+        (
+            select job.queue from {jobs} as job
+            where job.blocked_by = :gate and (job.queue, job.task) > (kind.queue, kind.task)
+            order by job.queue, job.task limit 1
+        ),
+        (
+            select job.task from {jobs} as job
+            where job.blocked_by = :gate and (job.queue, job.task) > (kind.queue, kind.task)
+            order by job.queue, job.task limit 1
+        )
+    from kind where kind.queue is not null
+)
+select queue, task from kind where queue is not null
+
+-- name: rate_forget
+-- Remove the log of a rate gate, unless it has changed since it was read.
+delete from {rates} where gate = :gate and log = :log

@@ -45,3 +45,15 @@ insert into {passes} (queue, priority, tenant, pass)
 select queue, priority, '', {least}(count(*) - 1, :most) * :stride from {jobs}
 where lane in ({lane.ready}, {lane.blocked}) and queue = :queue
 group by queue, priority
+
+-- name: order_behind
+-- Block ready jobs that are not the heads of their lines of order.
+update {jobs} as job
+set lane = {lane.blocked}{blocked_by_line}
+where
+    <chosen> and {unindexed lane} = {lane.ready}
+    and exists (
+        select 1 from {jobs} as head
+        where head.order_line = job.order_line and head.line_no < job.line_no
+        {apart}
+    )

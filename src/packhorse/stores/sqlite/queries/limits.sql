@@ -12,24 +12,6 @@ with recursive held (gate) as (
 )
 select gate from held where gate is not null
 
--- name: blocked_kinds
--- The queues and tasks of jobs that a gate blocks: goes from one to the next.
-with recursive kind (queue, task) as (
-    select * from (
-        select queue, task from {jobs} where blocked_by = :gate order by queue, task limit 1
-    )
-    union all
-    select next.queue, next.task
-    from kind, {jobs} as next
-    where next.seq = (
-        select job.seq from {jobs} as job
-        where job.blocked_by = :gate and (job.queue, job.task) > (kind.queue, kind.task)
-        order by job.queue, job.task
-        limit 1
-    )
-)
-select queue, task from kind
-
 -- name: blocked_of
 -- Jobs that a gate blocks, not their line of order, with a condition.
 select seq, queue from {jobs}
@@ -44,10 +26,6 @@ where seq in (
     order by rank, place
     limit :limit
 )
-
--- name: rate_forget
--- Remove the log of a rate gate, unless it has changed since it was read.
-delete from {rates} where gate = :gate and log = :log
 
 -- name: shut_until
 -- Close a gate until an instant; never shorten an earlier closing.
@@ -119,19 +97,6 @@ where
     )
     and +lane = {lane.blocked} and +blocked_by is null
 returning queue
-
--- name: order_behind
--- Block jobs that just became ready and are not the heads of their lines of order. No gate is
--- written for them: their line names it, and each would cost one more index entry.
-update {jobs}
-set lane = {lane.blocked}
-where
-    seq in (select value from json_each(?)) and lane = {lane.ready} and order_line is not null
-    and exists (
-        select 1 from {jobs} as head
-        where head.order_line = {jobs}.order_line
-            and head.line_no < {jobs}.line_no
-    )
 
 -- name: order_lines
 -- The first lines of order: goes from line to line.

@@ -20,18 +20,6 @@ on conflict (worker) do update set
     failed = max({workers}.failed, excluded.failed),
     execution_us = max({workers}.execution_us, excluded.execution_us), schema = excluded.schema
 
--- name: carry_behind
--- Block heads of lines of order that a carried job has replaced.
-update {jobs}
-set lane = {lane.blocked}
-where
-    order_line in (select value from json_each(?)) and +lane = {lane.ready}
-    and exists (
-        select 1 from {jobs} as head
-        where head.order_line = {jobs}.order_line
-            and head.line_no < {jobs}.line_no
-    )
-
 -- name: carry_numbers
 -- Give out numbers above this one from now on.
 update {sequence} set value = max(value, ?)
