@@ -144,7 +144,7 @@ def _noting(ran: list[int]) -> Callable[[int], Coroutine[Any, Any, None]]:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("packhorse.client.spool.connection._REST_S_MAX", 0.1)
+    monkeypatch.setattr("packhorse.client.spool.connection._REST_S", 0.1)
     made = World(tmp_path)
     yield made
     made.store.away = False

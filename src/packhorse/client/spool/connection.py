@@ -7,7 +7,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -155,20 +154,8 @@ def _kept(jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
 
 #: Read from the file at once.
 _BATCH: Final = 100
-#: How long it waits after the store was away: doubled each time, up to the second.
-_REST_S_FIRST: Final = 0.1
-_REST_S_MAX: Final = 5.0
-#: How long it waits while another process delivers from the same file.
-_TURN_S: Final = 0.5
-
-
-class _Went(Enum):
-    """How one turn went."""
-
-    EMPTY = auto()  # nothing is left
-    WELL = auto()
-    ELSEWHERE = auto()  # another process delivers
-    BADLY = auto()  # the store, or the file, is away
+#: How long it waits after the store was away, or while another process delivers from the file.
+_REST_S: Final = 0.5
 
 
 class SpoolDelivery:
@@ -195,30 +182,21 @@ class SpoolDelivery:
             self._thread.join()
 
     def _deliver_all(self) -> None:
-        rest_s = _REST_S_FIRST
-        while not self._stop.is_set():
-            match self._deliver_some():
-                case _Went.EMPTY:
-                    return
-                case _Went.WELL:
-                    rest_s = _REST_S_FIRST
-                case _Went.ELSEWHERE:
-                    self._stop.wait(_TURN_S)
-                case _Went.BADLY:
-                    self._stop.wait(rest_s)
-                    rest_s = min(rest_s * 2, _REST_S_MAX)
+        while not self._stop.is_set() and (rest_s := self._deliver_some()) is not None:
+            self._stop.wait(rest_s)
 
-    def _deliver_some(self) -> _Went:
+    def _deliver_some(self) -> float | None:
+        """Deliver a batch; return how long to wait then, or None if nothing is left."""
         try:
             with _turn(self._connection.spool) as ours:
                 if not ours:
-                    return _Went.ELSEWHERE
+                    return _REST_S
                 kept = self._connection.spool.first(_BATCH)
                 if not kept and self._connection.emptied():
-                    return _Went.EMPTY
-                return _Went.WELL if self._deliver(kept) else _Went.BADLY
+                    return None
+                return 0.0 if self._deliver(kept) else _REST_S
         except StoreUnavailable:  # the file itself: a full disk may be emptied
-            return _Went.BADLY
+            return _REST_S
 
     def _deliver(self, kept: Sequence[SpooledSubmission]) -> bool:
         """Give these to the store one by one; False as soon as it does not take one now."""
