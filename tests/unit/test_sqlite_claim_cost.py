@@ -99,7 +99,7 @@ class Counted:
         return self._steps, answer
 
     def close(self) -> None:
-        self._runner.close()
+        self._runner.disconnect()
         self._store.close()
 
     def _step(self) -> int:

@@ -47,6 +47,18 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
+def test_what_a_fork_holds_can_be_collected_in_any_thread(store: SqliteStore) -> None:
+    store.run(submitting(store, "job"))
+    runners = [store._local._make()]
+    runners[0].hold()  # as in a forked child, where it is never let go
+
+    collecting = threading.Thread(target=runners.clear, daemon=True)
+    collecting.start()
+    collecting.join(PATIENCE_S)
+
+    assert not collecting.is_alive()
+
+
 def open_files() -> int:
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 - counted, not looked at
 

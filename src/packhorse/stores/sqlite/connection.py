@@ -109,6 +109,31 @@ class SqliteSettings:
         return cls(Path(path).absolute(), synchronous, busy_timeout_s)
 
 
+class OneConnection:
+    """Has a connection of its own, opened when needed, which is closed while the process forks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # held while the connection is in use
+        self._connection: sqlite3.Connection | None = None
+
+    def disconnect(self) -> None:
+        """Close the connection once what runs now is finished; later use opens another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def hold(self) -> None:
+        """Before a fork: close the connection, and open none before `let_go`."""
+        self._lock.acquire()
+        self.disconnect()
+
+    def let_go(self) -> None:
+        """After a fork, in the parent."""
+        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
+            self._lock.release()
+
+
 def connect(
     settings: SqliteSettings,
     *,

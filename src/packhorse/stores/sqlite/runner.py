@@ -28,6 +28,7 @@ from packhorse.stores.sqlite.connection import (
     FAILURES,
     LOCKED,
     Identity,
+    OneConnection,
     SqliteSettings,
     file_at,
     translated,
@@ -63,21 +64,21 @@ class RunnerParts:
     turn: threading.RLock = field(default_factory=threading.RLock)
 
 
-class PlanRunner:
+class PlanRunner(OneConnection):
     """Runs one plan or group at a time on its own connection, which it opens when needed."""
 
     def __init__(self, parts: RunnerParts) -> None:
+        super().__init__()
         self._parts = parts
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None  # of that connection, for fast submits
         self._file: Identity | None = None  # that the connection has open
         self._time: Clock = SystemClock()  # of the machine, even if the store has another
         self._looked_s = 0.0
 
     def __del__(self) -> None:
-        """Close what a thread that has ended left open."""
-        self.close()
+        """Close what a thread that has ended left open; in a forked child the lock may be held."""
+        if self._connection is not None:
+            self._connection.close()
 
     def run(self, plan: Plan[T]) -> T:
         """Run one plan in its own transaction."""
@@ -111,21 +112,10 @@ class PlanRunner:
             connection.execute("begin immediate")
         return connection
 
-    def close(self) -> None:
-        """Close the connection once the plan that runs now is finished; later use reopens it."""
+    def disconnect(self) -> None:
         with self._lock:
-            connection, self._connection, self._cursor = self._connection, None, None
-            if connection is not None:
-                connection.close()
-
-    def hold(self) -> None:
-        """Close the connection, and open none before `let_go`."""
-        self._lock.acquire()
-        self.close()
-
-    def let_go(self) -> None:
-        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
-            self._lock.release()
+            self._cursor = None
+            super().disconnect()
 
     def _connected(self) -> sqlite3.Connection:
         """Return the connection, opened when needed; raise once if its file is gone.
@@ -140,7 +130,7 @@ class PlanRunner:
         elif now_s - self._looked_s >= _LOOK_AGAIN_S:
             self._looked_s = now_s
             if self._file not in (None, file_at(path)):
-                self.close()
+                self.disconnect()
                 raise StoreUnavailable(
                     f"SQLite file {path} was removed or replaced while it was open; what was in it "
                     "went with it. The next call opens the file that is there then, or a new one: "
@@ -394,7 +384,7 @@ class PlanRunner:
                 if connection.in_transaction:
                     connection.execute("rollback")
             except sqlite3.Error:
-                self.close()  # a connection that cannot roll back must not keep its lock
+                self.disconnect()  # a connection that cannot roll back must not keep its lock
             raise
         return answer
 

@@ -47,7 +47,7 @@ class LocalRunner:
         with self._lock:
             runners = list(self._known)
         for runner in runners:
-            runner.close()
+            runner.disconnect()
 
     def hold(self) -> None:
         """Before a fork: finish what runs, and close every connection."""
@@ -135,7 +135,7 @@ class OwnerThread:
             except BaseException as error:  # noqa: BLE001 - the thread must survive any error
                 answers = [StoreUnavailable(f"the SQLite store failed: {error!r}")] * len(group)
             _deliver(group, answers)
-        runner.close()
+        runner.disconnect()
 
 
 def _next_group(tickets: _Tickets) -> list[_Ticket] | None:

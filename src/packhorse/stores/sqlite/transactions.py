@@ -202,7 +202,7 @@ class SqliteTransactions:
         try:
             return self._begun(runner, lease_s, patient=True)
         except BaseException:
-            runner.close()
+            runner.disconnect()
             raise
 
     async def abegin(self, lease_s: float) -> _Open:
@@ -213,7 +213,7 @@ class SqliteTransactions:
             while (begun := self._begun_at_once(runner, lease_s, until_s)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(_PAUSE_S)
         except BaseException:
-            runner.close()
+            runner.disconnect()
             raise
         return begun
 

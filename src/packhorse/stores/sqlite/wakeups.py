@@ -25,7 +25,13 @@ from typing import Final
 from packhorse.core.clock import Clock, SystemClock, new_id
 from packhorse.errors import StoreError
 from packhorse.stores.listener import ANYTHING, TopicListener
-from packhorse.stores.sqlite.connection import Identity, SqliteSettings, connect, file_at
+from packhorse.stores.sqlite.connection import (
+    Identity,
+    OneConnection,
+    SqliteSettings,
+    connect,
+    file_at,
+)
 
 #: How often the file is polled for commits while a listener waits.
 POLL_S: Final = 0.1
@@ -39,12 +45,13 @@ _NAME_LENGTH: Final = 12
 _TRIES: Final = 100
 
 
-class ListenerSocket:
+class ListenerSocket(OneConnection):
     """The socket and poll that listeners of one event loop share; closed with the last one."""
 
     def __init__(
         self, settings: SqliteSettings, folder: Path, gone: Callable[[ListenerSocket], None]
     ) -> None:
+        super().__init__()
         self.loop = asyncio.get_running_loop()
         self._settings = settings
         self._gone = gone
@@ -53,8 +60,7 @@ class ListenerSocket:
         self._by_topic: dict[str, set[TopicListener]] = {}
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._lock = threading.RLock()  # a fork closes the connection
-        self._connection: sqlite3.Connection | None = connect(settings)
+        self._connection = connect(settings)
         self._file: Identity | None = file_at(
             settings.path
         )  # the file that the connection has open
@@ -90,23 +96,6 @@ class ListenerSocket:
         for listener in tuple(self._listeners):
             listener.close()
         self._gone(self)
-
-    def disconnect(self) -> None:
-        """Close the connection; a listener that still waits opens another with the next poll."""
-        with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
-
-    def hold(self) -> None:
-        """Before a fork: close the connection, and open none before `let_go`."""
-        self._lock.acquire()
-        self.disconnect()
-
-    def let_go(self) -> None:
-        """After a fork, in the parent."""
-        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
-            self._lock.release()
 
     def forget(self) -> None:
         """After a fork, in the child: the address and the loop's watch are the parent's."""
