@@ -40,6 +40,7 @@ from packhorse.stores.sql.dialect import (
     Promoted,
     scope,
 )
+from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
@@ -100,7 +101,7 @@ def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
         groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
     applied = 0
     for group in groups.values():
-        [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, any_queue=True))
+        [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, locked=None))
         applied += count
     return applied
 
@@ -239,16 +240,17 @@ class _Postgres:
     # ------------------------------------------------------------------------------------- ends
 
     def needs(self) -> Steps[Needs]:
-        [(needed,)] = yield Rows(sql("aftermath_needed"))
-        return Needs(gates=needed, stashed=needed, limited=needed, awaited=True)
+        [needed] = yield Rows(sql("aftermath_needed"))
+        return Needs(*needed)
 
     def over(self, column: Column, values: Sequence[int | str]) -> Rows:
         text = sql("aftermath", column=column, type=_TYPES[column])
         return Rows(text, {"values": list(values)})
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Never called: `needs` never says that only lines wait."""
-        raise NotImplementedError
+        text = sql("order_advance_after", column=column, type=_TYPES[column])
+        rows = yield Rows(text, {**ORDER_LINE, "values": list(values)})
+        yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         asked = (

@@ -24,12 +24,12 @@ that (`LockLevel.allow`): no plan takes a lock late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from packhorse.core.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
-from packhorse.stores.postgres.statements import Again, Lock, Send, sql
+from packhorse.stores.postgres.statements import Again, Lock, Send, Together, sql
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Rows
 
@@ -62,6 +62,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.constrained = NOTHING_CONSTRAINED
+        #: The queues of the jobs that were last completed by the general route.
+        self.completed: Sequence[str] = ()
 
 
 class LockLevel:
@@ -90,8 +92,8 @@ class LockLevel:
     def gated_tasks(self) -> frozenset[str]:
         return self.constrained.tasks
 
-    def enter(self) -> Steps[Constrained]:
-        """The first steps of a plan: take the locks, and see what is constrained."""
+    def enter(self, *asked: Rows) -> Steps[list[list[Any]]]:
+        """The first steps of a plan: take the locks, see what is constrained, and read `asked`."""
         yield Lock(ALL, shared=not self.alone)
         if not self.alone:
             if self._tasks:
@@ -100,11 +102,12 @@ class LockLevel:
                 yield Lock(*[f"queue:{queue}" for queue in self.queues])
             if self._keys:
                 yield Lock(*self._keys)
-        rows = yield Rows(sql("constrained"))  # none: the table was emptied
+        answers: list[list[Any]]
+        rows, *answers = yield Together((Rows(sql("constrained")), *asked))
         self.constrained = self._memory.constrained = (
-            Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED
+            Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED  # the table was emptied
         )
-        return self.constrained
+        return answers
 
     def want(self, keys: Iterable[str]) -> None:
         """Before it begins: lock these keys."""

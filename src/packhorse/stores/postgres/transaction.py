@@ -168,8 +168,8 @@ class Transaction:
             return result.command_tuples or 0
         if kind is Now:
             return (yield from self._answer_now())
-        if kind is Together or kind is ChangeMany:
-            return (yield from self._answer_many(step))
+        if kind is Together:
+            return (yield from self._answer_together(step))
         if kind is Commit:
             return (yield from self._answer_commit())
         return self._take_note(step)
@@ -182,16 +182,14 @@ class Transaction:
                     self._wakes.append(step.topic)
             case Send():
                 self._queue.append(self._command(step.text, step.parameters))
+            case ChangeMany():
+                self._queue += [self._command(step.text, each) for each in step.parameters]
             case Lock():
                 self._lock(step)
             case _:
                 raise TypeError(f"a PostgreSQL plan cannot ask for {step!r}")
 
-    def _answer_many(self, step: Together | ChangeMany) -> Exchange[Any]:
-        if isinstance(step, ChangeMany):
-            commands = [self._command(step.text, parameters) for parameters in step.parameters]
-            results = (yield from self._ask(commands)) if commands else []
-            return sum(result.command_tuples or 0 for result in results)
+    def _answer_together(self, step: Together) -> Exchange[tuple[Any, ...]]:
         commands = [self._command(one.text, one.parameters) for one in step.steps]
         results = yield from self._ask(commands)
         return tuple(

@@ -19,6 +19,7 @@ from packhorse.stores.postgres.fast_paths import (
     claim_in_one,
     complete_alike,
     complete_in_one,
+    completions,
     short_submit,
 )
 from packhorse.stores.postgres.floors import Floors
@@ -29,6 +30,8 @@ from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.admission import submit_general
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
+from packhorse.stores.sql.dialect import Needs
+from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.keys import keys_wanted
 from packhorse.stores.sql.rows import json_text
@@ -74,13 +77,19 @@ class PostgresJobs(SqlJobs):
         level.expect(request.queues)
         unconstrained = level.unconstrained and not (request.quarantine or request.narrow)
         one = (lambda: claim_in_one(request, level, self.floors)) if unconstrained else None
-        return Plan("claim", lambda: _claim(request, level), look=one)
+        return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
         """Complete unconstrained jobs in one statement, settle others step by step."""
-        level = LockLevel(alone=any(one.kind is SettlementKind.LIMITED for one in settlements))
-        one = (lambda: complete_in_one(settlements, level)) if complete_alike(settlements) else None
-        return Plan("settle", lambda: _settle(settlements, level, self.floors), look=one)
+        memory, alike = self._memory, complete_alike(settlements)
+        limited = any(one.kind is SettlementKind.LIMITED for one in settlements)
+        level = LockLevel(memory, alone=limited)
+        level.expect(memory.completed)
+        in_one = alike and level.unconstrained
+        look = (lambda: complete_in_one(settlements, level)) if in_one else None
+        if alike:
+            return Plan("settle", lambda: _complete(settlements, level, memory), look=look)
+        return Plan("settle", lambda: _settle(settlements, level, self.floors))
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         def steps() -> Steps[JobRecord | None]:
@@ -105,17 +114,42 @@ class PostgresAttachments(SqlAttachments):
         return msgspec.structs.replace(super().attach(kept), look=partial(attach_in_one, kept))
 
 
-def _claim(request: ClaimRequest, level: LockLevel) -> Steps[Claimed]:
-    yield from level.enter()
-    level.allow(request.queues)
-    claimed: Claimed = yield from claim_steps(POSTGRES, request, level)
-    return claimed
+def _complete(
+    settlements: Sequence[Settlement], level: LockLevel, memory: Memory
+) -> Steps[tuple[Verdict, ...]]:
+    """Complete jobs in locked or unconstrained queues; settle them one by one if that fails.
+
+    The statement leaves jobs with keys alone, so nothing is stashed behind those it completes.
+    """
+    row = completions(settlements, locked=None if level.alone else level.queues)
+    completed, needed = Rows(sql("settle_completed"), row), Rows(sql("aftermath_needed"))
+    [(count, awaited, memory.completed, *_)], [needs] = yield from level.enter(completed, needed)
+    if count < len(settlements):
+        level.allow(memory.completed)
+        verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
+        return verdicts
+    for job_id in awaited:
+        yield Wake(f"job:{job_id}")
+    if not level.unconstrained:
+        ids = [one.job_id for one in settlements]
+        left = Needs(*needs)._replace(stashed=False, awaited=False)
+        yield from aftermath(POSTGRES, "id", ids, stashed=False, needs=left)
+    return (Verdict.APPLIED,) * len(settlements)
 
 
 def _settle(
     settlements: Sequence[Settlement], level: LockLevel, floors: Floors
 ) -> Steps[tuple[Verdict, ...]]:
     yield from level.enter()
+    if any(one.keep_place for one in settlements):
+        yield from floors.give_up()
+    verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
+    return verdicts
+
+
+def _settle_entered(
+    settlements: Sequence[Settlement], level: LockLevel
+) -> Steps[tuple[Verdict, ...]]:
     ids = [one.job_id for one in settlements]
     # In this order, since a submit stashes a job while it holds the row of a running one: when we
     # have the row, the next statement sees what was stashed, and nothing is stashed after that.
@@ -124,8 +158,6 @@ def _settle(
     if stashed:
         level.go_alone()
     level.allow(queues)
-    if any(one.keep_place for one in settlements):
-        yield from floors.give_up()
     verdicts: tuple[Verdict, ...] = yield from settle_in_order(
         POSTGRES, settlements, level, stashed=stashed
     )

@@ -48,6 +48,12 @@ class _Surveyed(NamedTuple):
     lease_expires_us: int | None
     limited: bool
     reopens_us: int | None
+    computed_us: int | None
+
+    def reopens(self, now_us: int) -> bool:
+        """Whether time has opened a gate, or the clock was set back since that was computed."""
+        opened = self.reopens_us is not None and self.reopens_us <= now_us
+        return opened or (self.computed_us or 0) > now_us
 
 
 def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]:
@@ -65,31 +71,35 @@ def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]
 def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
     if one.paused:
         return False
-    times = (one.next_due_us, one.reopens_us)
-    due = any(time_us is not None and time_us <= now_us for time_us in times)
-    return due or bool(one.suspects if request.quarantine else one.ready)
+    due = one.next_due_us is not None and one.next_due_us <= now_us
+    return due or one.reopens(now_us) or _has_ready(one, request)
+
+
+def _has_ready(one: _Surveyed, request: ClaimRequest) -> bool:
+    return bool(one.suspects if request.quarantine else one.ready)
 
 
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
     """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
+    [rows] = yield from level.enter(_asked(dialect, request))
+    level.allow(request.queues)
     now_us: int = yield NOW
-    survey = yield from _survey(dialect, request)
+    survey = [_Surveyed(*row) for row in rows]
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
         return Claimed((), now_us, lease_lost=True)
-    unpaused, reopens_us = [one for one in survey if not one.paused], survey[0].reopens_us
-    due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
-    reopened = reopens_us is not None and reopens_us <= now_us
-    if due or reopened:
-        survey = yield from _catch_up(dialect, request, due, level, reopened=reopened)
-    queues = [queue_settings(one.queue, one.settings) for one in survey if not one.paused]
+    survey = yield from _catch_up(dialect, request, survey, level)
+    unpaused = [one for one in survey if not one.paused]
     book: LimitBook | None = None
-    if survey[0].limited or any(is_limited(one.settings) for one in survey if not one.paused):
+    if survey[0].limited or any(is_limited(one.settings) for one in unpaused):
         book = yield from _book(dialect, request, now_us, limited=survey[0].limited)
     jobs: list[Job] = []
-    for queue in queues:
+    for one in unpaused:
         room = request.limit - len(jobs)
         if room <= 0:
             break
+        if not (_has_ready(one, request) or (book is not None and book.released)):
+            continue
+        queue = queue_settings(one.queue, one.settings)
         if book is not None and book.limits(queue) and level.asks_gates(queue.name):
             taken = yield from _take_gated(request, queue, book, room)
         else:
@@ -111,16 +121,20 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
 
 
 def _catch_up(
-    dialect: Dialect, request: ClaimRequest, due: list[str], level: Isolation, *, reopened: bool
+    dialect: Dialect, request: ClaimRequest, survey: list[_Surveyed], level: Isolation
 ) -> Steps[list[_Surveyed]]:
-    """Promote due jobs, unblock those whose gate has opened by now, and survey again."""
+    """Promote due jobs, unblock those whose gate has opened by now, and then survey again."""
     now_us: int = yield NOW
+    unpaused, reopened = [one for one in survey if not one.paused], survey[0].reopens(now_us)
+    due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
+    if not (due or reopened):
+        return survey
     for queue in due:
         yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
     if reopened:
         yield from reopen_due(dialect, now_us, level)
-    survey: list[_Surveyed] = yield from _survey(dialect, request)
-    return survey
+    again: list[_Surveyed] = yield from _survey(dialect, request)
+    return again
 
 
 def _book(
@@ -167,15 +181,15 @@ def _pick(
     page = wanted + _PAGE_EXTRA
     rank, place = after
     chosen = {**_chosen(dialect, request, queue.name, now_us, lane), "limit": page}
-    rows = yield dialect.candidates(request, {**chosen, "rank": rank, "after": place})
-    book.turn_page()
+    candidates = dialect.candidates(request, {**chosen, "rank": rank, "after": place})
+    rows = yield from book.turn_page(candidates, queue)
     picked: list[int] = []
     for row in rows:
         if len(picked) >= wanted:
             break
         job = ReadyJob.of(row)
         after = (job.rank, job.place)
-        blocked = yield from book.ask(job, queue)
+        blocked = None if book.admits(job, queue) else (yield from book.ask(job, queue))
         if blocked is None:
             picked.append(job.seq)
         elif not request.quarantine:
@@ -186,11 +200,13 @@ def _pick(
 
 
 def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
-    queues = dialect.many(list(dict.fromkeys(request.queues)))
-    now_us: int = yield NOW
-    asked = {"queues": queues, "worker": request.worker, "now": now_us}
-    rows = yield Rows(dialect.sql("claim_survey"), asked)
+    rows = yield _asked(dialect, request)
     return [_Surveyed(*row) for row in rows]
+
+
+def _asked(dialect: Dialect, request: ClaimRequest) -> Rows:
+    queues = dialect.many(list(dict.fromkeys(request.queues)))
+    return Rows(dialect.sql("claim_survey"), {"queues": queues, "worker": request.worker})
 
 
 def _chosen(

@@ -203,8 +203,8 @@ class Isolation(Protocol):
     def gated_tasks(self) -> Collection[str]:
         """Tasks whose jobs make their queue a constrained one."""
 
-    def enter(self) -> Steps[Any]:
-        """The first steps of the plan."""
+    def enter(self, *asked: Rows) -> Steps[list[list[Any]]]:
+        """The first steps of the plan: take its locks, then read what is `asked`."""
 
     def allow(self, queues: Iterable[str]) -> None:
         """Begin again with more locks, unless these queues are covered."""

@@ -14,14 +14,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from packhorse.core.policies.gates import Gate
 from packhorse.core.policies.rate_limit import RateLog, is_over
 from packhorse.core.policies.retention import DAY_US
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.ordering import gate_text
 from packhorse.stores.sql.rows import DECODED_MAX, queue_settings
 from packhorse.stores.sql.statements import NOW, Rows
 
@@ -61,9 +59,8 @@ class _Page(NamedTuple):
         return self.behind == self.next_behind
 
 
-def read_log(dialect: Dialect, gate: Gate) -> Steps[RateLog]:
-    """Return the log of grants of a rate gate."""
-    rows = yield Rows(dialect.sql("rate_log"), (gate_text(gate),))
+def decode_log(rows: Sequence[tuple[str]]) -> RateLog:
+    """Return the log of grants of a rate gate from the answer of `rate_log`."""
     return _decoded(rows[0][0]) if rows else ()
 
 

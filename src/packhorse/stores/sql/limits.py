@@ -27,7 +27,7 @@ from packhorse.core.policies.rate_limit import RateLog, current, granted, latest
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, QueueSettings, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.limit_state import read_log
+from packhorse.stores.sql.limit_state import decode_log
 from packhorse.stores.sql.ordering import Keys, gate_text, unblock
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import ChangeMany, Rows
@@ -94,30 +94,44 @@ class LimitBook:
         self.reopens_us: int | None = None  #: when time opens a gate that held back a job
         self.allowance_us = 0  #: how long after this claim jobs with a rate limit may start
         self.rated: set[str] = set()  #: ids of jobs that a rate limit admitted
+        self.released = False  #: jobs of any queue were unblocked
 
     def limits(self, queue: QueueSettings) -> bool:
         """Whether a limit or a shut gate may block a job of this queue."""
         return bool(self._tasks or self._shut) or queue.limited
 
+    def turn_page(self, candidates: Rows, queue: QueueSettings) -> Steps[list[Any]]:
+        """Read a page of candidates of a queue, and with the first one the queue's own gates."""
+        self._lines_held.clear()
+        self._served.setdefault(queue.name, queue)
+        limits = {GateKind.QUEUE_CONCURRENCY: queue.concurrency, GateKind.QUEUE_RATE: queue.rate}
+        own = [Gate(kind, (queue.name,)) for kind, limit in limits.items() if limit is not None]
+        unread = [gate for gate in own if gate not in self._states]
+        asked = [candidates, *map(self._asked, unread)]
+        rows, *answers = yield from self.dialect.read_each(asked)
+        for gate, answer in zip(unread, answers, strict=True):
+            self._keep_state(self._state_of(gate, answer, queue, None))
+        return rows
+
+    def admits(self, job: ReadyJob, queue: QueueSettings) -> bool:
+        """Count a job that has no gates but its queue's rate, if that is known to have room."""
+        gates = self._gates(job, queue)
+        if gates and (len(gates) > 1 or gates[0].kind is not GateKind.QUEUE_RATE):
+            return False
+        for gate in gates:
+            if job.weight > self._room.get(gate, 0):
+                return False
+            self._use(gate, job)
+        return True
+
     def ask(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
         """Return the answer of the first closed gate; if all are open, count the job: None."""
         self._served.setdefault(queue.name, queue)
-        gates = self._gates(job, queue)
-        if self._lets_all_through(gates, job.weight):
-            blocked = None
-        else:
-            blocked = yield from self._first_block(job, queue)
+        blocked = yield from self._first_block(job, queue)
         if blocked is None:
-            for gate in gates:
+            for gate in self._gates(job, queue):
                 self._use(gate, job)
         return blocked
-
-    def _lets_all_through(self, gates: Sequence[Gate], weight: int) -> bool:
-        """Whether all gates are queue-wide rates that are known to have room."""
-        room = self._room
-        return all(
-            gate.kind is GateKind.QUEUE_RATE and weight <= room.get(gate, 0) for gate in gates
-        )
 
     def _first_block(self, job: ReadyJob, queue: QueueSettings) -> Steps[Blocked | None]:
         """Do as `policies.gates.admit`, reading the state of a gate only when it is reached."""
@@ -205,10 +219,6 @@ class LimitBook:
                 found.append((state, blocked))
         return found
 
-    def turn_page(self) -> None:
-        """Start with a new page of candidates."""
-        self._lines_held.clear()
-
     def block(
         self, job: ReadyJob, blocked: Blocked, queue: QueueSettings, picked: Sequence[int]
     ) -> Steps[Literal["queue", "job", "others"]]:
@@ -240,6 +250,7 @@ class LimitBook:
         for state in open_gates:
             text, heaviest = gate_text(state.gate), self._heaviest(state)
             released += yield from unblock(dialect, {text: 1}, heaviest=heaviest)
+        self.released = self.released or released > 0
         return "others" if released else "job"
 
     def _held_with_its_line(self, gate: str, line: str | None) -> bool:
@@ -284,6 +295,7 @@ class LimitBook:
         dialect = self.dialect
         holding = yield Rows(dialect.sql("gates_holding"), (dialect.many(list(counts)),))
         released: int = yield from unblock(dialect, {gate: counts[gate] for (gate,) in holding})
+        self.released = self.released or released > 0
         return released
 
     def _has_room(self, gate: Gate) -> bool:
@@ -327,10 +339,12 @@ class LimitBook:
             return GateState(gate, head=job.id)  # only heads are in the ready lane
         if gate in self._states:
             return self._known_state(gate)
-        known: GateState = yield from self._read(gate, job.keys, queue, task)
-        self._states[gate] = known
+        return self._keep_state((yield from self._read(gate, job.keys, queue, task)))
+
+    def _keep_state(self, known: GateState) -> GateState:
+        self._states[known.gate] = known
         if known.rule is not None and known.until_us <= self._now_us:
-            self._room[gate] = self._heaviest(known) or 0
+            self._room[known.gate] = self._heaviest(known) or 0
         return known
 
     def _known_state(self, gate: Gate) -> GateState:
@@ -349,17 +363,26 @@ class LimitBook:
             case GateKind.TASK_CONCURRENCY:
                 running = self._running.get((keys.task, keys.concurrency_key), 0)
                 return GateState(gate, limit=limit_of(gate, queue, task), running=running)
-            case GateKind.QUEUE_CONCURRENCY:
-                [(running,)] = yield Rows(self.dialect.sql("running_in_queue"), (keys.queue,))
-                return GateState(gate, limit=queue.concurrency, running=running)
-            case GateKind.TASK_RATE | GateKind.TENANT_RATE | GateKind.QUEUE_RATE:
-                rule = rule_of(gate, queue, task)
-                log = yield from read_log(self.dialect, gate)
-                log = self._as_of_now(gate, log, rule)
-                until_us = self._shut.get(gate) or 0
-                return GateState(gate, until_us=until_us, rule=rule, log=log)
-            case _:
+            case GateKind.PAUSE | GateKind.ORDER:
                 return GateState(gate, shut=True)
+            case _:
+                answer = yield self._asked(gate)
+                return self._state_of(gate, answer, queue, task)
+
+    def _asked(self, gate: Gate) -> Rows:
+        """Return the step that reads the state of a gate."""
+        if gate.kind is GateKind.QUEUE_CONCURRENCY:
+            return Rows(self.dialect.sql("running_in_queue"), gate.name)
+        return Rows(self.dialect.sql("rate_log"), (gate_text(gate),))
+
+    def _state_of(
+        self, gate: Gate, answer: list[Any], queue: QueueLimits, task: TaskLimits | None
+    ) -> GateState:
+        if gate.kind is GateKind.QUEUE_CONCURRENCY:
+            return GateState(gate, limit=queue.concurrency, running=answer[0][0])
+        rule = rule_of(gate, queue, task)
+        log = self._as_of_now(gate, decode_log(answer), rule)
+        return GateState(gate, until_us=self._shut.get(gate) or 0, rule=rule, log=log)
 
     def _as_of_now(self, gate: Gate, log: RateLog, rule: RateRule | None) -> RateLog:
         """Rewrite a log whose grants lie in the future because the clock was set back."""

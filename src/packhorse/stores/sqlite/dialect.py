@@ -192,8 +192,8 @@ class _OneWriter:
     unconstrained = False
     gated_tasks = ()
 
-    def enter(self) -> Steps[None]:
-        return nothing()
+    def enter(self, *asked: Rows) -> Steps[list[list[Any]]]:
+        return SQLITE.read_each(asked)
 
     def allow(self, queues: Iterable[str]) -> None:
         pass

@@ -23,7 +23,8 @@ limit :limit
 -- name: claim_survey
 -- Each queue of a claim, in the order of service: its settings, whether it is paused, whether it has
 -- ready jobs and suspects, when its next waiting job is due; also when the worker's lease expires,
--- whether tasks have limits or gates are shut, and when time next opens a gate.
+-- whether tasks have limits or gates are shut, when time next opens a gate, and when that was last
+-- computed.
 select
     asked.value,
     queue.settings,
@@ -33,7 +34,8 @@ select
     (select min(rank) from {jobs} where lane = {lane.waiting} and queue = asked.value),
     (select expires_us from {workers} where worker = :worker),
     exists (select 1 from {tasks}) or exists (select 1 from {shut}),
-    (select min(case when since_us > :now then 0 else at_us end) from {reopens})
+    (select min(at_us) from {reopens}),
+    (select max(since_us) from {reopens})
 from {texts :queues as asked}
 left join {queues} as queue on queue.name = asked.value
 order by coalesce(queue.priority, 0), asked.key
