@@ -200,7 +200,8 @@ def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Ste
     if survey.lapsed:
         return Claimed((), survey.now_us, lease_lost=True)
     if survey.constrained is not None:
-        level.expect(dict.fromkeys(request.queues), Constrained.of(survey.constrained))
+        constrained = Constrained.of(survey.constrained)
+        level.expect(constrained.gated(request.queues), constrained)
         return None
     jobs = tuple([Job(*row[:_HANDED]) for row in rows])
     return Claimed(jobs, survey.now_us, next_due_us=survey.due_us, suspects=survey.suspects)

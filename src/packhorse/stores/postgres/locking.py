@@ -53,6 +53,14 @@ class Constrained(NamedTuple):
     def of(cls, row: Iterable[Any]) -> Constrained:
         return cls(*[frozenset(names) for names in row])
 
+    def gated(self, queues: Iterable[str]) -> list[str]:
+        """The queues that a claim must have for itself: gates may block their jobs."""
+        return [queue for queue in queues if f"ungated {queue}" not in self.queues]
+
+    def releasing(self, queues: Iterable[str]) -> list[str]:
+        """The queues that a completion must have for itself: an end may release other jobs."""
+        return [queue for queue in queues if f"quiet {queue}" not in self.queues]
+
 
 NOTHING_CONSTRAINED: Final = Constrained(frozenset(), frozenset(), frozenset())
 
@@ -128,6 +136,10 @@ class LockLevel:
         if (self.queues, self._tasks) != before:
             raise Again("it concerns queues that are not unconstrained")
 
+    def allow_claims(self, queues: Iterable[str]) -> None:
+        """Do as `allow`, for claims of jobs that are ready."""
+        self.allow(self.constrained.gated(queues))
+
     def go_alone(self) -> None:
         """Begin again alone, unless this is so already."""
         if not self.alone:
@@ -135,8 +147,8 @@ class LockLevel:
             raise Again("it concerns more than the jobs it is about")
 
     def asks_gates(self, queue: str) -> bool:
-        """Whether claims ask limits: not in unconstrained queues, which no plan has for itself."""
-        return queue in self.constrained.queues
+        """Whether claims ask limits: not in queues that no plan has for itself."""
+        return self.alone or queue in self.queues
 
     def covers(self, gate: Gate) -> bool:
         """Whether the plan may open a gate: those of tasks, and of the queues it has locked."""

@@ -73,10 +73,11 @@ class PostgresJobs(SqlJobs):
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """Claim from unconstrained queues in one statement, from others step by step."""
-        level = LockLevel(self._memory)
-        level.expect(request.queues)
-        unconstrained = level.unconstrained and not (request.quarantine or request.narrow)
-        one = (lambda: claim_in_one(request, level, self.floors)) if unconstrained else None
+        level, constrained = LockLevel(self._memory), self._memory.constrained
+        level.expect(constrained.gated(request.queues))
+        fast = constrained.queues.isdisjoint(request.queues)
+        fast = fast and not (request.quarantine or request.narrow)
+        one = (lambda: claim_in_one(request, level, self.floors)) if fast else None
         return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
@@ -84,7 +85,7 @@ class PostgresJobs(SqlJobs):
         memory, alike = self._memory, complete_alike(settlements)
         limited = any(one.kind is SettlementKind.LIMITED for one in settlements)
         level = LockLevel(memory, alone=limited)
-        level.expect(memory.completed)
+        level.expect(memory.constrained.releasing(memory.completed))
         in_one = alike and level.unconstrained
         look = (lambda: complete_in_one(settlements, level)) if in_one else None
         if alike:

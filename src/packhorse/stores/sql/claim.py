@@ -22,7 +22,8 @@ from packhorse.stores.sql.rows import PASSES, Lane, is_limited, queue_settings
 from packhorse.stores.sql.statements import NOW, Queries, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
-#: Pages of candidates that one claim checks, and how many more than wanted each page has.
+#: Pages of candidates that one claim checks, and how many more than wanted a page has where some
+#: may be blocked.
 _ROUNDS_MAX: Final = 64
 _PAGE_EXTRA: Final = 64
 #: Above every rank.
@@ -82,7 +83,7 @@ def _has_ready(one: _Surveyed, request: ClaimRequest) -> bool:
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
     """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
     [rows] = yield from level.enter(_asked(dialect, request))
-    level.allow(request.queues)
+    level.allow_claims(request.queues)
     now_us: int = yield NOW
     survey = [_Surveyed(*row) for row in rows]
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
@@ -129,6 +130,7 @@ def _catch_up(
     due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
     if not (due or reopened):
         return survey
+    level.allow([one.queue for one in unpaused] if reopened else due)
     for queue in due:
         yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
     if reopened:
@@ -178,7 +180,7 @@ def _pick(
     """Check a page of candidates; return the claimable ones, and where the next page begins."""
     dialect, now_us = book.dialect, (yield NOW)
     lane = Lane.SUSPECT if request.quarantine else Lane.READY
-    page = wanted + _PAGE_EXTRA
+    page = wanted + _PAGE_EXTRA if book.lets_pass(queue) else wanted
     rank, place = after
     chosen = {**_chosen(dialect, request, queue.name, now_us, lane), "limit": page}
     candidates = dialect.candidates(request, {**chosen, "rank": rank, "after": place})

@@ -209,6 +209,9 @@ class Isolation(Protocol):
     def allow(self, queues: Iterable[str]) -> None:
         """Begin again with more locks, unless these queues are covered."""
 
+    def allow_claims(self, queues: Iterable[str]) -> None:
+        """Do as `allow`, for claims of jobs that are ready."""
+
     def go_alone(self) -> None:
         """Begin again with the whole store, unless the plan has it already."""
 

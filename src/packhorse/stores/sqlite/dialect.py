@@ -198,6 +198,9 @@ class _OneWriter:
     def allow(self, queues: Iterable[str]) -> None:
         pass
 
+    def allow_claims(self, queues: Iterable[str]) -> None:
+        pass
+
     def go_alone(self) -> None:
         pass
 

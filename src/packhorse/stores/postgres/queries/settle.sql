@@ -1,7 +1,8 @@
 -- name: settle_completed
 -- Complete a batch: those still processing under their fence, not to be cancelled, with no keys of
--- their own, in unconstrained queues and in those that the caller has locked (null: all). What must hold stands in a case,
--- out of the planner's sight: it would take it for rare, and go through the table to find it.
+-- their own, in queues where an end releases nothing and in those that the caller has locked (null: all). What
+-- must hold stands in a case, out of the planner's sight: it would take it for rare, and go through the table to
+-- find it.
 with entered as materialized (select * from {enter}()),
 done as materialized (
     select done.*, {now} as now_us
@@ -30,6 +31,7 @@ completed as (
                 and not job.keyed
                 and (
                     job.queue <> all((select queues from entered)::text[])
+                    or 'quiet ' || job.queue = any((select queues from entered)::text[])
                     or coalesce(job.queue = any(:locked::text[]), true)
                 )
                 then true

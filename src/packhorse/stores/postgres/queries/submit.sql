@@ -125,7 +125,7 @@ select queues, tasks, tasked from {special}
 
 -- name: constrained_keep
 -- Store which queues and tasks are constrained. Leave the row alone if that has not changed; insert it if it
--- was removed.
+-- was removed. What a release before this one writes says of no queue that it is ungated or quiet.
 with found as materialized (
     select
         array(
@@ -137,6 +137,15 @@ with found as materialized (
             select queue from {shut} where queue is not null
             union
             select 'paused ' || name from {queues} where paused -- for claims that did not see it
+            union
+            select 'ungated ' || queue.name from {queues} as queue -- no gate but its line blocks a job
+            where
+                (special or closed or tenanted or lined) and not (tasked or limited)
+                and coalesce({field settings rate}, {field settings tenant_rate}) is null
+                and not exists (select 1 from {shut} as gate where gate.queue = queue.name)
+            union
+            select 'quiet ' || name from {queues} -- the end of a job releases no other
+            where (special or closed or tenanted) and not (tasked or limited or lined)
             union
             select '' from {copied} -- any queue
             order by 1
