@@ -67,7 +67,8 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
         lock = queries.filled("claim_lock")
         following = queries.filled("claim_next_of_tasks", next=merging, lock=lock)
     else:
-        following = queries.filled("claim_next", scope=scope(request))
+        following = queries.filled("claim_next", columns="ctid as row", scope=scope(request))
+        following = queries.filled("claim_next_locked", next=following)
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
     given = {**BEGINNING, **chosen, **tasks, "window": None, **_handed(request, chosen["now"])}
     rows = yield Rows(text, given)

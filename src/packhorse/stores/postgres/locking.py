@@ -13,7 +13,9 @@ sorted by name, all for one transaction:
    removal, the submit of a job that waited for its key). These run alone.
 2. `tasks`: by verbs about constrained queues that hold jobs of limited tasks, whose limits reach
    over all queues.
-3. `queue:<name>`: by verbs about a constrained queue. Others need none.
+3. `queue:<name>`: by verbs about a constrained queue. Others need none. A claim needs it only where
+   gates may block jobs or some are due, a completion only where an end may release jobs: the table
+   `special` says of the other constrained queues that they are `ungated` or `quiet`.
 4. `key:<kind, tenant, task, key>`: by submits that want a unique or an idempotency key.
 5. Rows of jobs, in order of id. Claims never wait for one, they skip it.
 
@@ -43,7 +45,7 @@ _TASK_WIDE: Final = (GateKind.TASK_CONCURRENCY, GateKind.TASK_RATE)
 
 
 class Constrained(NamedTuple):
-    """The constrained queues and tasks."""
+    """The constrained queues and tasks; among the queues, also `ungated mail` and `quiet mail`."""
 
     queues: frozenset[str]
     tasks: frozenset[str]  #: those with limits
@@ -100,7 +102,7 @@ class LockLevel:
     def gated_tasks(self) -> frozenset[str]:
         return self.constrained.tasks
 
-    def enter(self, *asked: Rows) -> Steps[list[list[Any]]]:
+    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
         """The first steps of a plan: take the locks, see what is constrained, and read `asked`."""
         yield Lock(ALL, shared=not self.alone)
         if not self.alone:
@@ -115,6 +117,7 @@ class LockLevel:
         self.constrained = self._memory.constrained = (
             Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED  # the table was emptied
         )
+        self.allow(self.constrained.gated(claims))
         return answers
 
     def want(self, keys: Iterable[str]) -> None:
@@ -135,10 +138,6 @@ class LockLevel:
         self.expect(queues, self.constrained)
         if (self.queues, self._tasks) != before:
             raise Again("it concerns queues that are not unconstrained")
-
-    def allow_claims(self, queues: Iterable[str]) -> None:
-        """Do as `allow`, for claims of jobs that are ready."""
-        self.allow(self.constrained.gated(queues))
 
     def go_alone(self) -> None:
         """Begin again alone, unless this is so already."""

@@ -81,16 +81,20 @@ class PostgresJobs(SqlJobs):
         return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
-        """Complete unconstrained jobs in one statement, settle others step by step."""
+        """Complete in one statement where no end releases a job, settle others step by step."""
         memory, alike = self._memory, complete_alike(settlements)
         limited = any(one.kind is SettlementKind.LIMITED for one in settlements)
         level = LockLevel(memory, alone=limited)
         level.expect(memory.constrained.releasing(memory.completed))
-        in_one = alike and level.unconstrained
+
+        def steps() -> Steps[tuple[Verdict, ...]]:
+            if alike and level.queues:
+                return _complete(settlements, level, memory)
+            return _settle(settlements, level, self.floors)
+
+        in_one = alike and not level.queues
         look = (lambda: complete_in_one(settlements, level)) if in_one else None
-        if alike:
-            return Plan("settle", lambda: _complete(settlements, level, memory), look=look)
-        return Plan("settle", lambda: _settle(settlements, level, self.floors))
+        return Plan("settle", steps, look=look)
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         def steps() -> Steps[JobRecord | None]:
@@ -118,23 +122,23 @@ class PostgresAttachments(SqlAttachments):
 def _complete(
     settlements: Sequence[Settlement], level: LockLevel, memory: Memory
 ) -> Steps[tuple[Verdict, ...]]:
-    """Complete jobs in locked or unconstrained queues; settle them one by one if that fails.
+    """Complete jobs in locked queues, and release others; settle one by one if some are not done.
 
     The statement leaves jobs with keys alone, so nothing is stashed behind those it completes.
     """
     row = completions(settlements, locked=None if level.alone else level.queues)
-    completed, needed = Rows(sql("settle_completed"), row), Rows(sql("aftermath_needed"))
-    [(count, awaited, memory.completed, *_)], [needs] = yield from level.enter(completed, needed)
+    completing, asking = Rows(sql("settle_completed"), row), Rows(sql("aftermath_needed"))
+    [(count, awaited, queues, *_)], [needed] = yield from level.enter(completing, asking)
+    memory.completed = queues
     if count < len(settlements):
-        level.allow(memory.completed)
+        level.allow(queues)
         verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
         return verdicts
     for job_id in awaited:
         yield Wake(f"job:{job_id}")
-    if not level.unconstrained:
-        ids = [one.job_id for one in settlements]
-        left = Needs(*needs)._replace(stashed=False, awaited=False)
-        yield from aftermath(POSTGRES, "id", ids, stashed=False, needs=left)
+    needs = Needs(*needed)._replace(stashed=False, awaited=False)
+    ids = [one.job_id for one in settlements]
+    yield from aftermath(POSTGRES, "id", ids, stashed=False, needs=needs)
     return (Verdict.APPLIED,) * len(settlements)
 
 

@@ -73,17 +73,12 @@ def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
     if one.paused:
         return False
     due = one.next_due_us is not None and one.next_due_us <= now_us
-    return due or one.reopens(now_us) or _has_ready(one, request)
-
-
-def _has_ready(one: _Surveyed, request: ClaimRequest) -> bool:
-    return bool(one.suspects if request.quarantine else one.ready)
+    return due or one.reopens(now_us) or bool(one.suspects if request.quarantine else one.ready)
 
 
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
     """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
-    [rows] = yield from level.enter(_asked(dialect, request))
-    level.allow_claims(request.queues)
+    [rows] = yield from level.enter(_asked(dialect, request), claims=request.queues)
     now_us: int = yield NOW
     survey = [_Surveyed(*row) for row in rows]
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
@@ -98,7 +93,8 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
         room = request.limit - len(jobs)
         if room <= 0:
             break
-        if not (_has_ready(one, request) or (book is not None and book.released)):
+        ready = one.suspects if request.quarantine else one.ready
+        if not (ready or (book is not None and book.released)):
             continue
         queue = queue_settings(one.queue, one.settings)
         if book is not None and book.limits(queue) and level.asks_gates(queue.name):
@@ -382,7 +378,8 @@ def candidates(queries: Queries, request: ClaimRequest, chosen: Mapping[str, Any
     """Return the step that reads the next jobs of a queue whose gates are to be checked."""
     sql, tasks = queries.text, merged_tasks(request, chosen["lane"])
     if not tasks:
-        return Rows(sql("claim_candidates", scope=scope(request)), chosen)
+        following = queries.filled("claim_next", columns=CANDIDATE_COLUMNS, scope=scope(request))
+        return Rows(sql("claim_candidates", next=following), chosen)
     following = merged(queries, "claim_ready_of_task", len(tasks), CANDIDATE_COLUMNS)
     return Rows(
         sql("claim_candidates_of_tasks", next=following),

@@ -192,13 +192,11 @@ class _OneWriter:
     unconstrained = False
     gated_tasks = ()
 
-    def enter(self, *asked: Rows) -> Steps[list[list[Any]]]:
+    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
+        del claims
         return SQLITE.read_each(asked)
 
     def allow(self, queues: Iterable[str]) -> None:
-        pass
-
-    def allow_claims(self, queues: Iterable[str]) -> None:
         pass
 
     def go_alone(self) -> None:

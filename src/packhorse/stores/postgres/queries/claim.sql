@@ -13,25 +13,12 @@ handed as (
 )
 select * from handed order by rank, place
 
--- name: claim_next
--- The next jobs of a queue that this worker may run, locked. In the ready lane only heads of lines
--- stand; in others that is asked.
-select ctid as row from {jobs} as job
-where lane = :lane and queue = :queue
-    and (deadline_us is null or deadline_us > :now)
-    and (:any_task or task = any(:tasks::text[])) <scope>
-    and (
-        :lane = {lane.ready} or order_line is null or not exists (
-            select 1 from {jobs} as head
-            where head.order_line = job.order_line and head.line_no < job.line_no
-        )
-    )
-order by rank, place
-limit :limit
-for update of job skip locked
+-- name: claim_next_locked
+-- The first of these jobs, locked.
+<next> order by rank, place limit :limit for update of job skip locked
 
 -- name: claim_next_of_tasks
--- As `claim_next`, of the ready jobs of some tasks: no more are read and locked than are handed over.
+-- As `claim_next_locked`, of the ready jobs of some tasks: no more are read and locked than are handed over.
 select job.row from (
     select * from (<next>) as ready order by rank, place limit (select :window::bigint)
 ) as candidate cross join lateral (<lock>) as job limit :limit

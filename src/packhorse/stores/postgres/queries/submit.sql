@@ -92,6 +92,17 @@ from unnest(
 on conflict (id) do nothing
 returning seq
 
+-- name: submit_keys
+-- Keep the keys of jobs just inserted, and their numbers in their lines of order.
+with new as materialized (select * from json_populate_recordset(null::{jobs}, ?::json))
+update {jobs} as job
+set
+    ordering_key = new.ordering_key, concurrency_key = new.concurrency_key,
+    rate_key = new.rate_key, weight = new.weight, line = new.line, order_line = new.order_line,
+    line_no = case when job.order_line is null then new.seq else job.line_no end
+from new
+where job.seq = any(array(select seq from new)) and job.seq = new.seq and job.id = new.id
+
 -- name: submit_tags
 -- Index the tags of jobs just added; a job that was known has another number, and keeps its own.
 insert into {tags} (tag, seq)

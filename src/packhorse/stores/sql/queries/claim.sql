@@ -1,11 +1,7 @@
--- name: claim_candidates
--- The next ready jobs of a queue that this worker knows, after a rank and place, with the columns
--- that their gates depend on. In the ready lane all jobs are heads of their lines; in other lanes
--- that is checked.
-select
-    seq, id, weight, line, order_line, rank, place,
-    queue, task, tenant, ordering_key, concurrency_key, rate_key
-from {jobs} as job
+-- name: claim_next
+-- The jobs of a queue that this worker knows, after a rank and place. In the ready lane all jobs are
+-- heads of their lines; in other lanes that is checked.
+select <columns> from {jobs} as job
 where
     lane = :lane and queue = :queue
     and (deadline_us is null or deadline_us > :now)
@@ -17,8 +13,10 @@ where
             where head.order_line = job.order_line and head.line_no < job.line_no
         )
     )
-order by rank, place
-limit :limit
+
+-- name: claim_candidates
+-- The first of these jobs, with the columns that their gates depend on.
+<next> order by rank, place limit :limit
 
 -- name: claim_survey
 -- Each queue of a claim, in the order of service: its settings, whether it is paused, whether it has

@@ -23,21 +23,6 @@ select
     count(*)
 from (<next> order by rank, place limit :limit)
 
--- name: claim_next
--- The jobs of a queue that this worker may run. In the ready lane all jobs are heads of their lines;
--- in other lanes that is checked.
-select <columns> from {jobs} as job
-where
-    lane = :lane and queue = :queue
-    and (deadline_us is null or deadline_us > :now)
-    and (:any_task or task in (select value from json_each(:tasks))) <scope>
-    and (
-        :lane = {lane.ready} or order_line is null or not exists (
-            select 1 from {jobs} as head
-            where head.order_line = job.order_line and head.line_no < job.line_no
-        )
-    )
-
 -- name: claim_candidates_of_tasks
 -- As `claim_candidates`, of the ready jobs of some tasks.
 <next> order by rank, place limit :limit
