@@ -23,12 +23,13 @@ from packhorse.stores.postgres.connection import StartupOptions, connection_argu
 from packhorse.stores.postgres.fast_paths import SURVEYED
 from packhorse.stores.postgres.rows import HANDED_COLUMNS, RECORD_COLUMNS
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Rows, queries
+from packhorse.stores.postgres.statements import queries
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.sql.claim import merged
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS
 from packhorse.stores.sql.search import CONDITIONS
+from packhorse.stores.sql.statements import Rows
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.places import drop_schema
 from tests.servers.postgres import PostgresServer

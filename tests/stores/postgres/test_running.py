@@ -13,19 +13,10 @@ import pytest
 
 from packhorse import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.postgres.statements import (
-    NOW,
-    Again,
-    Change,
-    ChangeMany,
-    Lock,
-    Once,
-    Rows,
-    Send,
-    Together,
-)
+from packhorse.stores.postgres.statements import Again, Lock, Once, Send, Together
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
+from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.stores.postgres.support import (
     PATIENCE_S,
@@ -74,7 +65,7 @@ def test_every_step_is_answered(store: PostgresStore, books: str, run: Run) -> N
         answers["change"] = yield Change("update {books} set sold = %(n)s where id < 3", {"n": 5})
         answers["many"] = yield ChangeMany("delete from {books} where id = %s", [(1,), (3,), (9,)])
         answers["together"] = yield Together(
-            [Rows("select count(*) from {books}"), Change("update {books} set sold = 6")]
+            [Rows("select count(*) from {books}"), Rows("update {books} set sold = 6 returning id")]
         )
         return answers
 
@@ -83,7 +74,7 @@ def test_every_step_is_answered(store: PostgresStore, books: str, run: Run) -> N
         "rows": [(1,), (2,), (3,)],
         "change": 2,
         "many": None,
-        "together": ([(1,)], 1),
+        "together": [[(1,)], [(2,)]],
     }
 
 

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
-from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
@@ -30,7 +29,7 @@ from packhorse.stores.postgres.rows import (
 )
 from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, candidates, handed, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -70,7 +69,7 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
         following = queries.filled("claim_next", columns="ctid as row", scope=scope(request))
         following = queries.filled("claim_next_locked", next=following)
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
-    given = {**BEGINNING, **chosen, **tasks, "window": None, **_handed(request, chosen["now"])}
+    given = {**BEGINNING, **chosen, **tasks, "window": None, **handed(request, chosen["now"])}
     rows = yield Rows(text, given)
     return [Job(*row[_STANDING:]) for row in rows]
 
@@ -81,18 +80,8 @@ _candidates: Final = partial(candidates, queries)
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
     """Claim these jobs, in this order."""
     text = sql("claim_chosen", handed_columns=HANDED_COLUMNS)
-    rows = yield Rows(text, {"seqs": list(seqs), **_handed(request, now_us)})
+    rows = yield Rows(text, {"seqs": list(seqs), **handed(request, now_us)})
     return [Job(*row[_STANDING:]) for row in rows]
-
-
-def _handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
-    return {
-        "worker": request.worker,
-        "alone": request.quarantine,
-        "now": now_us,
-        "default_timeout_us": request.default_timeout_us,
-        "grace_us": HOLD_GRACE_US,
-    }
 
 
 def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:

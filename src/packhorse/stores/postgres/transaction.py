@@ -15,21 +15,10 @@ from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.postgres.errors import has_answered, is_passing
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import (
-    Change,
-    ChangeMany,
-    Commit,
-    Lock,
-    Now,
-    Once,
-    Parameters,
-    Rows,
-    Send,
-    Short,
-    Together,
-)
+from packhorse.stores.postgres.statements import Commit, Lock, Once, Send, Short, Together
 from packhorse.stores.postgres.texts import SERVER_NOW, Texts
 from packhorse.stores.postgres.wakeups import Due
+from packhorse.stores.sql.statements import Change, ChangeMany, Now, Parameters, Rows
 
 T = TypeVar("T")
 
@@ -169,7 +158,8 @@ class Transaction:
         if kind is Now:
             return (yield from self._answer_now())
         if kind is Together:
-            return (yield from self._answer_together(step))
+            commands = [self._command(one.text, one.parameters) for one in step.steps]
+            return [self._connection.rows(one) for one in (yield from self._ask(commands))]
         if kind is Commit:
             return (yield from self._answer_commit())
         return self._take_note(step)
@@ -188,14 +178,6 @@ class Transaction:
                 self._lock(step)
             case _:
                 raise TypeError(f"a PostgreSQL plan cannot ask for {step!r}")
-
-    def _answer_together(self, step: Together) -> Exchange[tuple[Any, ...]]:
-        commands = [self._command(one.text, one.parameters) for one in step.steps]
-        results = yield from self._ask(commands)
-        return tuple(
-            self._connection.rows(result) if type(one) is Rows else result.command_tuples or 0
-            for one, result in zip(step.steps, results, strict=True)
-        )
 
     def _answer_now(self) -> Exchange[int]:
         if self._now_us is None:

@@ -54,7 +54,9 @@ class PostgresJobs(SqlJobs):
 
     def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:
         """The locks of a plan that submits these jobs, as far as known."""
-        return _level_for(jobs, self._memory)
+        level = LockLevel(self._memory, keys=[key for job in jobs for key in keys_of(job)])
+        level.expect([THE_STORE, *[job.queue for job in jobs]])
+        return level
 
     def new_level(self) -> LockLevel:
         """The locks of a plan that does not know its jobs yet."""
@@ -64,10 +66,9 @@ class PostgresJobs(SqlJobs):
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
     ) -> Plan[tuple[Submitted, ...]]:
         """Store all or none, in one statement where that is possible."""
-        memory = self._memory
-        short = short_submit(jobs, memory)
+        short = short_submit(jobs, self._memory)
         # Jobs that fit the short statement want no keys, and were last seen to be unconstrained.
-        level = _level_for(jobs, memory) if short is None else LockLevel(memory)
+        level = self.level_for(jobs) if short is None else self.new_level()
         steps = partial(_submit, jobs, level, ids_are_new=ids_are_new)
         return Plan("submit", steps, short=short)
 
@@ -167,12 +168,6 @@ def _settle_entered(
         POSTGRES, settlements, level, stashed=stashed
     )
     return verdicts
-
-
-def _level_for(jobs: Sequence[NewJob], memory: Memory) -> LockLevel:
-    level = LockLevel(memory, keys=[key for job in jobs for key in keys_of(job)])
-    level.expect([THE_STORE, *[job.queue for job in jobs]])
-    return level
 
 
 def _submit(

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from packhorse.core.job import Job
+from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, QueueSettings
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, Promoted, scope
@@ -185,7 +186,7 @@ def _pick(
     for row in rows:
         if len(picked) >= wanted:
             break
-        job = ReadyJob.of(row)
+        job = ReadyJob(*row)
         after = (job.rank, job.place)
         blocked = None if book.admits(job, queue) else (yield from book.ask(job, queue))
         if blocked is None:
@@ -261,7 +262,7 @@ def _suspects(
         asked = {**chosen, "limit": _SUSPECTS_MAX, "rank": rank, "after": place}
         rows = yield dialect.candidates(request, asked)
         for row in rows:
-            blocked = yield from book.ask(ReadyJob.of(row), settings)
+            blocked = yield from book.ask(ReadyJob(*row), settings)
             if blocked is None:
                 return True, None
     return False, book.reopens_us
@@ -351,6 +352,17 @@ def _newcomers(
         Promoted(one.seq, one.suspect, rank, place)
         for one, rank, place in zip(due, ranks, places, strict=True)
     ]
+
+
+def handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
+    """Return the parameters of a statement that hands jobs to a worker."""
+    return {
+        "worker": request.worker,
+        "alone": request.quarantine,
+        "now": now_us,
+        "default_timeout_us": request.default_timeout_us,
+        "grace_us": HOLD_GRACE_US,
+    }
 
 
 def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str]:

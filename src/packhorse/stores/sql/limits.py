@@ -208,7 +208,7 @@ class LimitBook:
             "limit": _HEAVY_MAX,
         }
         rows = yield Rows(self.dialect.sql("blocked_heavy"), chosen)
-        return [ReadyJob.of(row) for row in rows]
+        return [ReadyJob(*row) for row in rows]
 
     def _precedes(self, one: ReadyJob, job: ReadyJob) -> bool:
         """Whether a job ranks before another; queues are served one after the other."""

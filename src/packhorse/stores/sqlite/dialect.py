@@ -12,13 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
-from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, candidates, handed, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -83,15 +82,7 @@ def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> 
 
 def _handed(request: ClaimRequest, found: str, seqs: str, now_us: int) -> Steps[list[Job]]:
     """Make these jobs the worker's, and give them their large payloads, which are not in rows."""
-    given = {
-        "seqs": seqs,
-        "worker": request.worker,
-        "alone": int(request.quarantine),
-        "now": now_us,
-        "default_timeout_us": request.default_timeout_us,
-        "grace_us": HOLD_GRACE_US,
-    }
-    yield Change(sql("claim"), given)
+    yield Change(sql("claim"), {"seqs": seqs, **handed(request, now_us)})
     jobs = _jobs.decode(found)
     if "" not in [job.payload for job in jobs]:
         return jobs
@@ -194,7 +185,10 @@ class _OneWriter:
 
     def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
         del claims
-        return SQLITE.read_each(asked)
+        found: list[list[Any]] = []
+        for rows in asked:
+            found += [(yield rows)]
+        return found
 
     def allow(self, queues: Iterable[str]) -> None:
         pass
@@ -237,10 +231,7 @@ class _Sqlite:
         return msgspec.json.decode(value, type=tuple[str, ...])
 
     def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        found: list[list[Any]] = []
-        for rows in asked:
-            found += [(yield rows)]
-        return found
+        return ONE_WRITER.enter(*asked)
 
     def write(self, text: str, parameters: Parameters = ()) -> Change:
         return Change(text, parameters)
