@@ -79,7 +79,7 @@ _candidates: Final = partial(candidates, queries)
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
     """Claim these jobs, in this order."""
-    text = sql("claim_chosen", handed_columns=HANDED_COLUMNS)
+    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=queries.filled("claim_chosen"))
     rows = yield Rows(text, {"seqs": list(seqs), **handed(request, now_us)})
     return [Job(*row[_STANDING:]) for row in rows]
 

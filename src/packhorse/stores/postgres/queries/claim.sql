@@ -43,18 +43,8 @@ where job.ctid = candidate.row and job.lane = {lane.ready}
 for update of job skip locked
 
 -- name: claim_chosen
--- Hand the chosen jobs to a worker, in the order of choice.
-with handed as (
-    update {jobs} as job
-    set
-        status = {status.processing}, lane = {lane.held}, blocked_by = null, fence = fence + 1,
-        worker = :worker, alone = :alone, started_us = :now, updated_us = :now,
-        hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
-    from unnest(:seqs::bigint[]) with ordinality as chosen (seq, number)
-    where job.seq = any(:seqs::bigint[]) and job.seq = chosen.seq
-    returning chosen.number, 0, <handed_columns>
-)
-select * from handed order by number
+-- The jobs that a claim has chosen, locked.
+select ctid as row from {jobs} where seq = any(:seqs::bigint[]) for update
 
 -- name: claim_fast
 -- Hand the next ready jobs of unconstrained queues to a worker, queue by queue in the order of service, each
