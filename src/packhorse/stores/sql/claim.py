@@ -39,7 +39,7 @@ _SUSPECTS_MAX: Final = 1000
 
 
 class _Surveyed(NamedTuple):
-    """One queue: a row of `claim_survey`."""
+    """One queue: a row of `claim_survey`; a gate opens at once if the clock was set back."""
 
     queue: str
     settings: str | None
@@ -50,12 +50,6 @@ class _Surveyed(NamedTuple):
     lease_expires_us: int | None
     limited: bool
     reopens_us: int | None
-    computed_us: int | None
-
-    def reopens(self, now_us: int) -> bool:
-        """Whether time has opened a gate, or the clock was set back since that was computed."""
-        opened = self.reopens_us is not None and self.reopens_us <= now_us
-        return opened or (self.computed_us or 0) > now_us
 
 
 def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]:
@@ -73,15 +67,15 @@ def look_steps(dialect: Dialect, request: ClaimRequest) -> Steps[Claimed | None]
 def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
     if one.paused:
         return False
-    due = one.next_due_us is not None and one.next_due_us <= now_us
-    return due or one.reopens(now_us) or bool(one.suspects if request.quarantine else one.ready)
+    times = (one.next_due_us, one.reopens_us)
+    due = any(time_us is not None and time_us <= now_us for time_us in times)
+    return due or bool(one.suspects if request.quarantine else one.ready)
 
 
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
     """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
-    [rows] = yield from level.enter(_asked(dialect, request), claims=request.queues)
+    survey = yield from _survey(dialect, request, level)
     now_us: int = yield NOW
-    survey = [_Surveyed(*row) for row in rows]
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
         return Claimed((), now_us, lease_lost=True)
     survey = yield from _catch_up(dialect, request, survey, level)
@@ -123,7 +117,8 @@ def _catch_up(
 ) -> Steps[list[_Surveyed]]:
     """Promote due jobs, unblock those whose gate has opened by now, and then survey again."""
     now_us: int = yield NOW
-    unpaused, reopened = [one for one in survey if not one.paused], survey[0].reopens(now_us)
+    unpaused, reopens_us = [one for one in survey if not one.paused], survey[0].reopens_us
+    reopened = reopens_us is not None and reopens_us <= now_us
     due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
     if not (due or reopened):
         return survey
@@ -132,8 +127,7 @@ def _catch_up(
         yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
     if reopened:
         yield from reopen_due(dialect, now_us, level)
-    again: list[_Surveyed] = yield from _survey(dialect, request)
-    return again
+    return (yield from _survey(dialect, request))
 
 
 def _book(
@@ -198,14 +192,21 @@ def _pick(
     return picked, after if len(rows) == page else None
 
 
-def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
-    rows = yield _asked(dialect, request)
-    return [_Surveyed(*row) for row in rows]
-
-
-def _asked(dialect: Dialect, request: ClaimRequest) -> Rows:
+def _survey(
+    dialect: Dialect, request: ClaimRequest, level: Isolation | None = None
+) -> Steps[list[_Surveyed]]:
+    """Look at the queues, and enter the plan with that if its `level` is given."""
     queues = dialect.many(list(dict.fromkeys(request.queues)))
-    return Rows(dialect.sql("claim_survey"), {"queues": queues, "worker": request.worker})
+    asked = Rows(dialect.sql("claim_survey"), {"queues": queues, "worker": request.worker})
+    if level is None:
+        rows = yield asked
+    else:
+        [rows] = yield from level.enter(asked, claims=request.queues)
+    now_us: int = yield NOW
+    return [
+        _Surveyed._make([*row, 0 if (computed_us or 0) > now_us else reopens_us])
+        for *row, reopens_us, computed_us in rows
+    ]
 
 
 def _chosen(
