@@ -30,10 +30,11 @@ from packhorse.core.lifecycle import Limits, settle
 from packhorse.core.outcome import Succeeded
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Change, Lock, Now, Once, Rows, Send
+from packhorse.stores.postgres.statements import Lock, Once, Send, Together
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.requests import ClaimRequest, Renewal
+from packhorse.stores.sql.statements import Change, Now, Rows
 from tests.servers.postgres import PostgresServer
 
 _WORK: Final = Path(__file__).resolve().parent.parent / ".cache" / "benchmarks"
@@ -116,6 +117,8 @@ class _Psycopg:
             if isinstance(step, Send):
                 return None
             return cursor.rowcount if isinstance(step, Change) else await cursor.fetchall()
+        if isinstance(step, Together):
+            return [await self._answer(cursor, one) for one in step.steps]
         if isinstance(step, Now):
             await cursor.execute(self._text("select {now}"))
             return (await cursor.fetchall())[0][0]

@@ -23,13 +23,14 @@ from packhorse.stores.postgres.connection import StartupOptions, connection_argu
 from packhorse.stores.postgres.fast_paths import SURVEYED
 from packhorse.stores.postgres.rows import HANDED_COLUMNS
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Rows, queries
+from packhorse.stores.postgres.statements import queries
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.sql.claim import merged
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS
 from packhorse.stores.sql.rows import RECORD_COLUMNS
 from packhorse.stores.sql.search import CONDITIONS
+from packhorse.stores.sql.statements import Rows
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.places import drop_schema
 from tests.servers.postgres import PostgresServer
@@ -43,7 +44,10 @@ JOBS: Final = 5000
 BATCH: Final = 100
 FEW: Final = 10
 #: Pieces that are no statements by themselves.
-PIECES: Final = {"claim_lock", "claim_next_of_tasks", "claim_range", "claim_range_of_task"}
+PIECES: Final = {
+    *("claim_lock", "claim_next", "claim_next_locked", "claim_next_of_tasks"),
+    *("claim_range", "claim_range_of_task"),
+}
 QUERIES: Final = tuple(sorted(queries.templates.keys() - PIECES))
 #: Tables that grow with the number of jobs or keys.
 GROWING: Final = frozenset(
@@ -128,9 +132,12 @@ PARTS: Final = {
 #: Ready jobs of three tasks, merged.
 OF_TASKS: Final = merged(queries, "claim_ready_of_task", 3, CANDIDATE_COLUMNS)
 LOCK: Final = queries.filled("claim_lock")
+NEXT: Final = queries.filled("claim_next", columns="ctid as row", scope="")
+ASKED: Final = queries.filled("claim_next", columns=CANDIDATE_COLUMNS, scope="")
 OWN_PARTS: Final = {
     "blocked_of": {"condition": "queue"},
-    "claim_batch": {"next": queries.filled("claim_next", scope="")},
+    "claim_batch": {"next": queries.filled("claim_next_locked", next=NEXT)},
+    "claim_candidates": {"next": ASKED},
     "claim_candidates_of_tasks": {"next": OF_TASKS},
     "claim_fast": {"next": queries.filled("claim_range"), "lock": LOCK},
     "claim_ready_of_task": {"columns": CANDIDATE_COLUMNS},

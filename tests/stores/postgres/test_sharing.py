@@ -20,8 +20,8 @@ from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.connection import LoopConnection, StartupOptions, ThreadConnection
 from packhorse.stores.postgres.pool import ConnectionOpener, SyncPool
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.store import PostgresStore
+from packhorse.stores.sql.statements import Rows
 from tests.stores.postgres.support import (
     PATIENCE_S,
     ask,

@@ -164,7 +164,7 @@ def test_a_burst_of_submits_sends_few_notices(store: PostgresStore) -> None:
 
 def test_a_plan_that_fails_wakes_no_listener(store: PostgresStore) -> None:
     from packhorse.stores.plan import Plan, Steps, Wake
-    from packhorse.stores.postgres.statements import Rows
+    from packhorse.stores.sql.statements import Rows
 
     def steps() -> Steps[None]:
         yield Wake(TOPIC)

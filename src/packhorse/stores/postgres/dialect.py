@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
-from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
@@ -26,7 +25,7 @@ from packhorse.stores.postgres.rows import (
 )
 from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, candidates, handed, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -37,6 +36,7 @@ from packhorse.stores.sql.dialect import (
     read_queues,
     scope,
 )
+from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
@@ -63,9 +63,10 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
         lock = queries.filled("claim_lock")
         following = queries.filled("claim_next_of_tasks", next=merging, lock=lock)
     else:
-        following = queries.filled("claim_next", scope=scope(request))
+        following = queries.filled("claim_next", columns="ctid as row", scope=scope(request))
+        following = queries.filled("claim_next_locked", next=following)
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
-    given = {**BEGINNING, **chosen, **tasks, "window": None, **_handed(request, chosen["now"])}
+    given = {**BEGINNING, **chosen, **tasks, "window": None, **handed(request, chosen["now"])}
     rows = yield Rows(text, given)
     return [Job(*row[_STANDING:]) for row in rows]
 
@@ -75,19 +76,9 @@ _candidates: Final = partial(candidates, queries)
 
 def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
     """Claim these jobs, in this order."""
-    text = sql("claim_chosen", handed_columns=HANDED_COLUMNS)
-    rows = yield Rows(text, {"seqs": list(seqs), **_handed(request, now_us)})
+    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=queries.filled("claim_chosen"))
+    rows = yield Rows(text, {"seqs": list(seqs), **handed(request, now_us)})
     return [Job(*row[_STANDING:]) for row in rows]
-
-
-def _handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
-    return {
-        "worker": request.worker,
-        "alone": request.quarantine,
-        "now": now_us,
-        "default_timeout_us": request.default_timeout_us,
-        "grace_us": HOLD_GRACE_US,
-    }
 
 
 def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
@@ -97,7 +88,7 @@ def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
         groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
     applied = 0
     for group in groups.values():
-        [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, any_queue=True))
+        [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, locked=None))
         applied += count
     return applied
 
@@ -238,16 +229,17 @@ class _Postgres:
     # ------------------------------------------------------------------------------------- ends
 
     def needs(self) -> Steps[Needs]:
-        [(needed,)] = yield Rows(sql("aftermath_needed"))
-        return Needs(gates=needed, stashed=needed, limited=needed, awaited=True)
+        [needed] = yield Rows(sql("aftermath_needed"))
+        return Needs(*needed)
 
     def over(self, column: Column, values: Sequence[int | str]) -> Rows:
         text = sql("aftermath", column=column, type=_TYPES[column])
         return Rows(text, {"values": list(values)})
 
     def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Never called: `needs` never says that only lines wait."""
-        raise NotImplementedError
+        text = sql("order_advance_after", column=column, type=_TYPES[column])
+        rows = yield Rows(text, {**ORDER_LINE, "values": list(values)})
+        yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         asked = (

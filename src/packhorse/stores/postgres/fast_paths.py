@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Final
@@ -200,7 +200,8 @@ def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Ste
     if survey.lapsed:
         return Claimed((), survey.now_us, lease_lost=True)
     if survey.constrained is not None:
-        level.expect(dict.fromkeys(request.queues), Constrained.of(survey.constrained))
+        constrained = Constrained.of(survey.constrained)
+        level.expect(constrained.gated(request.queues), constrained)
         return None
     jobs = tuple([Job(*row[:_HANDED]) for row in rows])
     return Claimed(jobs, survey.now_us, next_due_us=survey.due_us, suspects=survey.suspects)
@@ -287,7 +288,7 @@ def complete_in_one(
     settlements: Sequence[Settlement], level: LockLevel
 ) -> Steps[tuple[Verdict, ...] | None]:
     """Complete jobs in one statement; None if some must be settled by the general route."""
-    row = completions(settlements, any_queue=False)
+    row = completions(settlements, locked=())
     [(count, awaited, queues, *constrained)] = yield Once(sql("settle_completed"), row)
     for job_id in awaited:
         yield Wake(f"job:{job_id}")
@@ -297,7 +298,9 @@ def complete_in_one(
     return (Verdict.APPLIED,) * len(settlements)
 
 
-def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[str, Any]:
+def completions(
+    settlements: Sequence[Settlement], *, locked: Iterable[str] | None
+) -> dict[str, Any]:
     """The parameters of `settle_completed`; all results are kept equally long."""
     first = settlements[0]
     settlements = sorted(settlements, key=attrgetter("job_id"))  # rows are locked in this order
@@ -310,7 +313,7 @@ def completions(settlements: Sequence[Settlement], *, any_queue: bool) -> dict[s
         "fences": " ".join([str(one.fence) for one in settlements]),
         "results": results,
         "count": len(settlements),
-        "any_queue": any_queue,
+        "locked": None if locked is None else list(locked),
         "keep_us": first.keep_us,
         "result_keep_us": first.result_keep_us,
         "expires_us": lifetimes(0, first.keep_us, first.result_keep_us)["expires_us"],

@@ -13,7 +13,9 @@ sorted by name, all for one transaction:
    removal, the submit of a job that waited for its key). These run alone.
 2. `tasks`: by verbs about constrained queues that hold jobs of limited tasks, whose limits reach
    over all queues.
-3. `queue:<name>`: by verbs about a constrained queue. Others need none.
+3. `queue:<name>`: by verbs about a constrained queue. Others need none. A claim needs it only where
+   gates may block jobs or some are due, a completion only where an end may release jobs: the table
+   `special` says of the other constrained queues that they are `ungated` or `quiet`.
 4. `key:<kind, tenant, task, key>`: by submits that want a unique or an idempotency key.
 5. Rows of jobs, in order of id. Claims never wait for one, they skip it.
 
@@ -24,12 +26,12 @@ that (`LockLevel.allow`): no plan takes a lock late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from packhorse.core.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
-from packhorse.stores.postgres.statements import Again, Lock, Send, sql
+from packhorse.stores.postgres.statements import Again, Lock, Send, Together, sql
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Rows
 
@@ -43,7 +45,7 @@ _TASK_WIDE: Final = (GateKind.TASK_CONCURRENCY, GateKind.TASK_RATE)
 
 
 class Constrained(NamedTuple):
-    """The constrained queues and tasks."""
+    """The constrained queues and tasks; among the queues, also `ungated mail` and `quiet mail`."""
 
     queues: frozenset[str]
     tasks: frozenset[str]  #: those with limits
@@ -52,6 +54,14 @@ class Constrained(NamedTuple):
     @classmethod
     def of(cls, row: Iterable[Any]) -> Constrained:
         return cls(*[frozenset(names) for names in row])
+
+    def gated(self, queues: Iterable[str]) -> list[str]:
+        """The queues that a claim must have for itself: gates may block their jobs."""
+        return [queue for queue in queues if f"ungated {queue}" not in self.queues]
+
+    def releasing(self, queues: Iterable[str]) -> list[str]:
+        """The queues that a completion must have for itself: an end may release other jobs."""
+        return [queue for queue in queues if f"quiet {queue}" not in self.queues]
 
 
 NOTHING_CONSTRAINED: Final = Constrained(frozenset(), frozenset(), frozenset())
@@ -62,6 +72,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.constrained = NOTHING_CONSTRAINED
+        #: The queues of the jobs that were last completed by the general route.
+        self.completed: Sequence[str] = ()
 
 
 class LockLevel:
@@ -90,8 +102,8 @@ class LockLevel:
     def gated_tasks(self) -> frozenset[str]:
         return self.constrained.tasks
 
-    def enter(self) -> Steps[Constrained]:
-        """The first steps of a plan: take the locks, and see what is constrained."""
+    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
+        """The first steps of a plan: take the locks, see what is constrained, and read `asked`."""
         yield Lock(ALL, shared=not self.alone)
         if not self.alone:
             if self._tasks:
@@ -100,11 +112,13 @@ class LockLevel:
                 yield Lock(*[f"queue:{queue}" for queue in self.queues])
             if self._keys:
                 yield Lock(*self._keys)
-        rows = yield Rows(sql("constrained"))  # none: the table was emptied
+        answers: list[list[Any]]
+        rows, *answers = yield Together((Rows(sql("constrained")), *asked))
         self.constrained = self._memory.constrained = (
-            Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED
+            Constrained.of(rows[0]) if rows else NOTHING_CONSTRAINED  # the table was emptied
         )
-        return self.constrained
+        self.allow(self.constrained.gated(claims))
+        return answers
 
     def want(self, keys: Iterable[str]) -> None:
         """Before it begins: lock these keys."""
@@ -132,8 +146,8 @@ class LockLevel:
             raise Again("it concerns more than the jobs it is about")
 
     def asks_gates(self, queue: str) -> bool:
-        """Whether claims ask limits: not in unconstrained queues, which no plan has for itself."""
-        return queue in self.constrained.queues
+        """Whether claims ask limits: not in queues that no plan has for itself."""
+        return self.alone or queue in self.queues
 
     def covers(self, gate: Gate) -> bool:
         """Whether the plan may open a gate: those of tasks, and of the queues it has locked."""

@@ -11,25 +11,7 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Now, Parameters, Queries, Rows
-
-__all__ = [
-    "NOW",
-    "Again",
-    "Change",
-    "ChangeMany",
-    "Commit",
-    "Lock",
-    "Now",
-    "Once",
-    "Parameters",
-    "Rows",
-    "Send",
-    "Short",
-    "Together",
-    "queries",
-    "sql",
-]
+from packhorse.stores.sql.statements import Parameters, Queries, Rows
 
 T = TypeVar("T")
 
@@ -42,9 +24,9 @@ class Send(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Several `Rows` and `Change` in one round trip; answered with a tuple of their answers."""
+    """Several `Rows` in one round trip; answered with a list of their answers."""
 
-    steps: Sequence[Rows | Change]
+    steps: Sequence[Rows]
 
 
 class Once(NamedTuple):

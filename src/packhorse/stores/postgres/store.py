@@ -39,7 +39,6 @@ from packhorse.stores.postgres.pipeline import Command, exchange
 from packhorse.stores.postgres.pool import AsyncPool, ConnectionOpener, LoopPools, SyncPool
 from packhorse.stores.postgres.runner import AsyncRunner, Pools, SyncRunner
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Rows
 from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
 from packhorse.stores.postgres.transactions import LentToLoop, LentToThread, PostgresTransactions
@@ -54,6 +53,7 @@ from packhorse.stores.postgres.wakeups import (
 from packhorse.stores.sql.inspection import SqlInspection
 from packhorse.stores.sql.queues import SqlQueues
 from packhorse.stores.sql.records import SqlJournal, SqlRecords
+from packhorse.stores.sql.statements import Rows
 from packhorse.stores.sql.transfer import SqlTransfer
 from packhorse.stores.sql.upkeep import SqlUpkeep
 

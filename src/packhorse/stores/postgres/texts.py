@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from packhorse.errors import PayloadError
-from packhorse.stores.postgres.statements import Parameters
 from packhorse.stores.postgres.wakeups import channel_of
+from packhorse.stores.sql.statements import Parameters
 
 #: The clock, and as an InitPlan, so that an index can be asked for what lies before it.
 SERVER_CLOCK: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"

@@ -15,21 +15,10 @@ from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.postgres.errors import has_answered, is_passing
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import (
-    Change,
-    ChangeMany,
-    Commit,
-    Lock,
-    Now,
-    Once,
-    Parameters,
-    Rows,
-    Send,
-    Short,
-    Together,
-)
+from packhorse.stores.postgres.statements import Commit, Lock, Once, Send, Short, Together
 from packhorse.stores.postgres.texts import SERVER_NOW, Texts
 from packhorse.stores.postgres.wakeups import Due
+from packhorse.stores.sql.statements import Change, ChangeMany, Now, Parameters, Rows
 
 T = TypeVar("T")
 
@@ -168,8 +157,9 @@ class Transaction:
             return result.command_tuples or 0
         if kind is Now:
             return (yield from self._answer_now())
-        if kind is Together or kind is ChangeMany:
-            return (yield from self._answer_many(step))
+        if kind is Together:
+            commands = [self._command(one.text, one.parameters) for one in step.steps]
+            return [self._connection.rows(one) for one in (yield from self._ask(commands))]
         if kind is Commit:
             return (yield from self._answer_commit())
         return self._take_note(step)
@@ -182,22 +172,12 @@ class Transaction:
                     self._wakes.append(step.topic)
             case Send():
                 self._queue.append(self._command(step.text, step.parameters))
+            case ChangeMany():
+                self._queue += [self._command(step.text, each) for each in step.parameters]
             case Lock():
                 self._lock(step)
             case _:
                 raise TypeError(f"a PostgreSQL plan cannot ask for {step!r}")
-
-    def _answer_many(self, step: Together | ChangeMany) -> Exchange[Any]:
-        if isinstance(step, ChangeMany):
-            commands = [self._command(step.text, parameters) for parameters in step.parameters]
-            results = (yield from self._ask(commands)) if commands else []
-            return sum(result.command_tuples or 0 for result in results)
-        commands = [self._command(one.text, one.parameters) for one in step.steps]
-        results = yield from self._ask(commands)
-        return tuple(
-            self._connection.rows(result) if type(one) is Rows else result.command_tuples or 0
-            for one, result in zip(step.steps, results, strict=True)
-        )
 
     def _answer_now(self) -> Exchange[int]:
         if self._now_us is None:

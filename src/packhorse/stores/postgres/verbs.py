@@ -19,6 +19,7 @@ from packhorse.stores.postgres.fast_paths import (
     claim_in_one,
     complete_alike,
     complete_in_one,
+    completions,
     short_submit,
 )
 from packhorse.stores.postgres.floors import Floors
@@ -28,6 +29,8 @@ from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.admission import submit_general
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
+from packhorse.stores.sql.dialect import Needs
+from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.keys import keys_wanted
 from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
@@ -50,7 +53,9 @@ class PostgresJobs(SqlJobs):
 
     def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:
         """The locks of a plan that submits these jobs, as far as known."""
-        return _level_for(jobs, self._memory)
+        level = LockLevel(self._memory, keys=[key for job in jobs for key in keys_of(job)])
+        level.expect([THE_STORE, *[job.queue for job in jobs]])
+        return level
 
     def new_level(self) -> LockLevel:
         """The locks of a plan that does not know its jobs yet."""
@@ -60,26 +65,36 @@ class PostgresJobs(SqlJobs):
         self, jobs: Sequence[NewJob], *, ids_are_new: bool = False
     ) -> Plan[tuple[Submitted, ...]]:
         """Store all or none, in one statement where that is possible."""
-        memory = self._memory
-        short = short_submit(jobs, memory)
+        short = short_submit(jobs, self._memory)
         # Jobs that fit the short statement want no keys, and were last seen to be unconstrained.
-        level = _level_for(jobs, memory) if short is None else LockLevel(memory)
+        level = self.level_for(jobs) if short is None else self.new_level()
         steps = partial(_submit, jobs, level, ids_are_new=ids_are_new)
         return Plan("submit", steps, short=short)
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """Claim from unconstrained queues in one statement, from others step by step."""
-        level = LockLevel(self._memory)
-        level.expect(request.queues)
-        unconstrained = level.unconstrained and not (request.quarantine or request.narrow)
-        one = (lambda: claim_in_one(request, level, self.floors)) if unconstrained else None
-        return Plan("claim", lambda: _claim(request, level), look=one)
+        level, constrained = LockLevel(self._memory), self._memory.constrained
+        level.expect(constrained.gated(request.queues))
+        fast = constrained.queues.isdisjoint(request.queues)
+        fast = fast and not (request.quarantine or request.narrow)
+        one = (lambda: claim_in_one(request, level, self.floors)) if fast else None
+        return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
-        """Complete unconstrained jobs in one statement, settle others step by step."""
-        level = LockLevel(alone=any(one.kind is SettlementKind.LIMITED for one in settlements))
-        one = (lambda: complete_in_one(settlements, level)) if complete_alike(settlements) else None
-        return Plan("settle", lambda: _settle(settlements, level, self.floors), look=one)
+        """Complete in one statement where no end releases a job, settle others step by step."""
+        memory, alike = self._memory, complete_alike(settlements)
+        limited = any(one.kind is SettlementKind.LIMITED for one in settlements)
+        level = LockLevel(memory, alone=limited)
+        level.expect(memory.constrained.releasing(memory.completed))
+
+        def steps() -> Steps[tuple[Verdict, ...]]:
+            if alike and level.queues:
+                return _complete(settlements, level, memory)
+            return _settle(settlements, level, self.floors)
+
+        in_one = alike and not level.queues
+        look = (lambda: complete_in_one(settlements, level)) if in_one else None
+        return Plan("settle", steps, look=look)
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
         def steps() -> Steps[JobRecord | None]:
@@ -104,17 +119,42 @@ class PostgresAttachments(SqlAttachments):
         return msgspec.structs.replace(super().attach(kept), look=partial(attach_in_one, kept))
 
 
-def _claim(request: ClaimRequest, level: LockLevel) -> Steps[Claimed]:
-    yield from level.enter()
-    level.allow(request.queues)
-    claimed: Claimed = yield from claim_steps(POSTGRES, request, level)
-    return claimed
+def _complete(
+    settlements: Sequence[Settlement], level: LockLevel, memory: Memory
+) -> Steps[tuple[Verdict, ...]]:
+    """Complete jobs in locked queues, and release others; settle one by one if some are not done.
+
+    The statement leaves jobs with keys alone, so nothing is stashed behind those it completes.
+    """
+    row = completions(settlements, locked=None if level.alone else level.queues)
+    completing, asking = Rows(sql("settle_completed"), row), Rows(sql("aftermath_needed"))
+    [(count, awaited, queues, *_)], [needed] = yield from level.enter(completing, asking)
+    memory.completed = queues
+    if count < len(settlements):
+        level.allow(queues)
+        verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
+        return verdicts
+    for job_id in awaited:
+        yield Wake(f"job:{job_id}")
+    needs = Needs(*needed)._replace(stashed=False, awaited=False)
+    ids = [one.job_id for one in settlements]
+    yield from aftermath(POSTGRES, "id", ids, stashed=False, needs=needs)
+    return (Verdict.APPLIED,) * len(settlements)
 
 
 def _settle(
     settlements: Sequence[Settlement], level: LockLevel, floors: Floors
 ) -> Steps[tuple[Verdict, ...]]:
     yield from level.enter()
+    if any(one.keep_place for one in settlements):
+        yield from floors.give_up()
+    verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
+    return verdicts
+
+
+def _settle_entered(
+    settlements: Sequence[Settlement], level: LockLevel
+) -> Steps[tuple[Verdict, ...]]:
     ids = [one.job_id for one in settlements]
     # In this order, since a submit stashes a job while it holds the row of a running one: when we
     # have the row, the next statement sees what was stashed, and nothing is stashed after that.
@@ -123,18 +163,10 @@ def _settle(
     if stashed:
         level.go_alone()
     level.allow(queues)
-    if any(one.keep_place for one in settlements):
-        yield from floors.give_up()
     verdicts: tuple[Verdict, ...] = yield from settle_in_order(
         POSTGRES, settlements, level, stashed=stashed
     )
     return verdicts
-
-
-def _level_for(jobs: Sequence[NewJob], memory: Memory) -> LockLevel:
-    level = LockLevel(memory, keys=[key for job in jobs for key in keys_of(job)])
-    level.expect([THE_STORE, *[job.queue for job in jobs]])
-    return level
 
 
 def _submit(

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from packhorse.core.job import Job
+from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, QueueSettings
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, Promoted, scope
@@ -22,7 +23,8 @@ from packhorse.stores.sql.rows import PASSES, Lane, is_limited, queue_settings
 from packhorse.stores.sql.statements import NOW, Queries, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
-#: Pages of candidates that one claim checks, and how many more than wanted each page has.
+#: Pages of candidates that one claim checks, and how many more than wanted a page has where some
+#: may be blocked.
 _ROUNDS_MAX: Final = 64
 _PAGE_EXTRA: Final = 64
 #: Above every rank.
@@ -37,7 +39,7 @@ _SUSPECTS_MAX: Final = 1000
 
 
 class _Surveyed(NamedTuple):
-    """One queue: a row of `claim_survey`."""
+    """One queue: a row of `claim_survey`; a gate opens at once if the clock was set back."""
 
     queue: str
     settings: str | None
@@ -72,24 +74,24 @@ def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
 
 def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
     """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
+    survey = yield from _survey(dialect, request, level)
     now_us: int = yield NOW
-    survey = yield from _survey(dialect, request)
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
         return Claimed((), now_us, lease_lost=True)
-    unpaused, reopens_us = [one for one in survey if not one.paused], survey[0].reopens_us
-    due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
-    reopened = reopens_us is not None and reopens_us <= now_us
-    if due or reopened:
-        survey = yield from _catch_up(dialect, request, due, level, reopened=reopened)
-    queues = [queue_settings(one.queue, one.settings) for one in survey if not one.paused]
+    survey = yield from _catch_up(dialect, request, survey, level)
+    unpaused = [one for one in survey if not one.paused]
     book: LimitBook | None = None
-    if survey[0].limited or any(is_limited(one.settings) for one in survey if not one.paused):
+    if survey[0].limited or any(is_limited(one.settings) for one in unpaused):
         book = yield from _book(dialect, request, now_us, limited=survey[0].limited)
     jobs: list[Job] = []
-    for queue in queues:
+    for one in unpaused:
         room = request.limit - len(jobs)
         if room <= 0:
             break
+        ready = one.suspects if request.quarantine else one.ready
+        if not (ready or (book is not None and book.released)):
+            continue
+        queue = queue_settings(one.queue, one.settings)
         if book is not None and book.limits(queue) and level.asks_gates(queue.name):
             taken = yield from _take_gated(request, queue, book, room)
         else:
@@ -111,16 +113,21 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
 
 
 def _catch_up(
-    dialect: Dialect, request: ClaimRequest, due: list[str], level: Isolation, *, reopened: bool
+    dialect: Dialect, request: ClaimRequest, survey: list[_Surveyed], level: Isolation
 ) -> Steps[list[_Surveyed]]:
-    """Promote due jobs, unblock those whose gate has opened by now, and survey again."""
+    """Promote due jobs, unblock those whose gate has opened by now, and then survey again."""
     now_us: int = yield NOW
+    unpaused, reopens_us = [one for one in survey if not one.paused], survey[0].reopens_us
+    reopened = reopens_us is not None and reopens_us <= now_us
+    due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
+    if not (due or reopened):
+        return survey
+    level.allow([one.queue for one in unpaused] if reopened else due)
     for queue in due:
         yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
     if reopened:
         yield from reopen_due(dialect, now_us, level)
-    survey: list[_Surveyed] = yield from _survey(dialect, request)
-    return survey
+    return (yield from _survey(dialect, request))
 
 
 def _book(
@@ -164,18 +171,18 @@ def _pick(
     """Check a page of candidates; return the claimable ones, and where the next page begins."""
     dialect, now_us = book.dialect, (yield NOW)
     lane = Lane.SUSPECT if request.quarantine else Lane.READY
-    page = wanted + _PAGE_EXTRA
+    page = wanted + _PAGE_EXTRA if book.lets_pass(queue) else wanted
     rank, place = after
     chosen = {**_chosen(dialect, request, queue.name, now_us, lane), "limit": page}
-    rows = yield dialect.candidates(request, {**chosen, "rank": rank, "after": place})
-    book.turn_page()
+    candidates = dialect.candidates(request, {**chosen, "rank": rank, "after": place})
+    rows = yield from book.turn_page(candidates, queue)
     picked: list[int] = []
     for row in rows:
         if len(picked) >= wanted:
             break
-        job = ReadyJob.of(row)
+        job = ReadyJob(*row)
         after = (job.rank, job.place)
-        blocked = yield from book.ask(job, queue)
+        blocked = None if book.admits(job, queue) else (yield from book.ask(job, queue))
         if blocked is None:
             picked.append(job.seq)
         elif not request.quarantine:
@@ -185,12 +192,21 @@ def _pick(
     return picked, after if len(rows) == page else None
 
 
-def _survey(dialect: Dialect, request: ClaimRequest) -> Steps[list[_Surveyed]]:
+def _survey(
+    dialect: Dialect, request: ClaimRequest, level: Isolation | None = None
+) -> Steps[list[_Surveyed]]:
+    """Look at the queues, and enter the plan with that if its `level` is given."""
     queues = dialect.many(list(dict.fromkeys(request.queues)))
+    asked = Rows(dialect.sql("claim_survey"), {"queues": queues, "worker": request.worker})
+    if level is None:
+        rows = yield asked
+    else:
+        [rows] = yield from level.enter(asked, claims=request.queues)
     now_us: int = yield NOW
-    asked = {"queues": queues, "worker": request.worker, "now": now_us}
-    rows = yield Rows(dialect.sql("claim_survey"), asked)
-    return [_Surveyed(*row) for row in rows]
+    return [
+        _Surveyed._make([*row, 0 if (computed_us or 0) > now_us else reopens_us])
+        for *row, reopens_us, computed_us in rows
+    ]
 
 
 def _chosen(
@@ -247,7 +263,7 @@ def _suspects(
         asked = {**chosen, "limit": _SUSPECTS_MAX, "rank": rank, "after": place}
         rows = yield dialect.candidates(request, asked)
         for row in rows:
-            blocked = yield from book.ask(ReadyJob.of(row), settings)
+            blocked = yield from book.ask(ReadyJob(*row), settings)
             if blocked is None:
                 return True, None
     return False, book.reopens_us
@@ -339,6 +355,17 @@ def _newcomers(
     ]
 
 
+def handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
+    """Return the parameters of a statement that hands jobs to a worker."""
+    return {
+        "worker": request.worker,
+        "alone": request.quarantine,
+        "now": now_us,
+        "default_timeout_us": request.default_timeout_us,
+        "grace_us": HOLD_GRACE_US,
+    }
+
+
 def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str]:
     """Return parameters for a query per task, whose results are merged in the order of claiming.
 
@@ -369,7 +396,8 @@ def candidates(
     """Return the step that reads the next jobs of a queue; by default, to check their gates."""
     sql, tasks = queries.text, merged_tasks(request, chosen["lane"])
     if not tasks:
-        return Rows(sql("claim_candidates", columns=columns, scope=scope(request)), chosen)
+        following = queries.filled("claim_next", columns=columns, scope=scope(request))
+        return Rows(sql("claim_candidates", next=following), chosen)
     following = merged(queries, "claim_ready_of_task", len(tasks), columns)
     return Rows(
         sql("claim_candidates_of_tasks", next=following),

@@ -210,8 +210,11 @@ class Isolation(Protocol):
     def gated_tasks(self) -> Collection[str]:
         """Tasks whose jobs make their queue a constrained one."""
 
-    def enter(self) -> Steps[Any]:
-        """The first steps of the plan."""
+    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
+        """The first steps of the plan: take its locks, then read what is `asked`.
+
+        It `claims` ready jobs of these queues; begin again if that needs more locks.
+        """
 
     def allow(self, queues: Iterable[str]) -> None:
         """Begin again with more locks, unless these queues are covered."""

@@ -9,13 +9,14 @@ their gates, and the next run goes on after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 
-from packhorse.core.policies.gates import Gate
-from packhorse.core.policies.rate_limit import RateLog, is_over
+from packhorse.core.policies.gates import Gate, GateKind, GateState
+from packhorse.core.policies.rate_limit import RateLog, current, is_over
 from packhorse.core.policies.retention import DAY_US
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Steps
@@ -61,9 +62,33 @@ class _Page(NamedTuple):
         return self.behind == self.next_behind
 
 
-def read_log(dialect: Dialect, gate: Gate) -> Steps[RateLog]:
-    """Return the log of grants of a rate gate."""
-    rows = yield Rows(dialect.sql("rate_log"), (gate_text(gate),))
+@dataclass(slots=True)
+class Grants:
+    """What a claim has granted of a rate, added to its log only when that is asked for."""
+
+    room: int  #: the weight that the rate still admits; 0 once it has refused a job
+    owed: int = 0  #: the weight that is not in the log yet
+    passed: int = 0  #: jobs admitted since blocked ones were last unblocked for them
+    changed: bool = False  #: the log is to be written
+
+
+def state_of(dialect: Dialect, gate: Gate) -> Rows:
+    """Return the step that reads the state of a rate, or of the concurrency of a queue."""
+    if gate.kind is GateKind.QUEUE_CONCURRENCY:
+        return Rows(dialect.sql("running_in_queue"), gate.name)
+    return Rows(dialect.sql("rate_log"), (gate_text(gate),))
+
+
+def heaviest(state: GateState, now_us: int) -> int | None:
+    """Return the greatest weight that a rate admits now; None: it is no rate."""
+    rule = state.rule
+    if rule is None:
+        return None
+    return rule.max - sum(weight for _, weight in current(state.log, rule, now_us))
+
+
+def decode_log(rows: Sequence[tuple[str]]) -> RateLog:
+    """Return the log of grants of a rate gate from the answer of `rate_log`."""
     return _decoded(rows[0][0]) if rows else ()
 
 

@@ -40,7 +40,10 @@ class Change(NamedTuple):
 
 
 class ChangeMany(NamedTuple):
-    """The same change for many parameters; answered with the number of rows changed."""
+    """The same change for many parameters; answered with the number of rows changed on SQLite.
+
+    PostgreSQL sends it with what comes next, and answers at once, with None.
+    """
 
     text: str
     parameters: Sequence[Parameters]

@@ -22,7 +22,7 @@ from packhorse.stores.sql.dialect import Dialect, Isolation
 from packhorse.stores.sql.limit_state import bytes_of, count_bytes, task_settings
 from packhorse.stores.sql.ordering import gate_text, join_lines, line_of, order_line_of
 from packhorse.stores.sql.rows import CODE, PASSES, STATUS, Lane, QueueRow, read_extra
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows
 from packhorse.stores.sql.virtual_time import Newcomer, mark_tenanted, ranks_of
 
 #: Jobs of a bounded line that stay ready at least, and lines that one submit caps.
@@ -316,7 +316,7 @@ def _keep_keys(
     tasks: dict[str, TaskSettings] = {}
     if any(row.limited_tasks for row in queues.values()):
         tasks = yield from task_settings(dialect, dict.fromkeys([job.task for job in jobs]))
-    changes = []
+    changes: list[dict[str, Any]] = []
     lined = []
     for seq, job in zip(seqs, jobs, strict=True):
         line = line_of(dialect, job, queues[job.queue].settings, tasks.get(job.task))
@@ -324,12 +324,13 @@ def _keep_keys(
         gated = line is not None or order_line is not None or job.weight != 1
         lined.append((job, gated))
         if gated:
-            keys = (job.ordering_key, job.concurrency_key, job.rate_key, job.weight)
-            changes.append((*keys, line, order_line, seq, seq, job.id))
+            lines = {"line": line, "order_line": order_line, "ordering_key": job.ordering_key}
+            keys = {"concurrency_key": job.concurrency_key, "rate_key": job.rate_key}
+            changes.append({"seq": seq, "id": job.id, "weight": job.weight, **lines, **keys})
     yield from level.mark_lined(lined, queues)
     if changes:
-        yield ChangeMany(dialect.sql("submit_keys"), changes)
-        yield from join_lines(dialect, [seq for *_, seq, _ in changes])
+        yield dialect.write_rows(dialect.sql("submit_keys"), changes)
+        yield from join_lines(dialect, [change["seq"] for change in changes])
         yield from _cap_lines(dialect, jobs, queues, tasks)
 
 

@@ -12,13 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
-from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates
+from packhorse.stores.sql.claim import BEGINNING, candidates, handed
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -54,7 +53,7 @@ def _many(values: Collection[Any]) -> str:
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over the next jobs of a queue without checking gates."""
     following = candidates(queries, request, {**BEGINNING, **chosen}, "seq, rank, place")
-    text = sql("claim_next", next=following.text)
+    text = sql("claim_numbers", next=following.text)
     [(seqs,)] = yield Rows(text, following.parameters)
     return [] if seqs == "[]" else (yield from _handed(request, seqs, chosen["now"]))
 
@@ -70,15 +69,7 @@ def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> 
 def _handed(request: ClaimRequest, seqs: str, now_us: int) -> Steps[list[Job]]:
     """Make these jobs the worker's, and give them their large payloads, which are not in rows."""
     [(found,)] = yield Rows(sql("claim_chosen"), {"seqs": seqs})
-    given = {
-        "seqs": seqs,
-        "worker": request.worker,
-        "alone": int(request.quarantine),
-        "now": now_us,
-        "default_timeout_us": request.default_timeout_us,
-        "grace_us": HOLD_GRACE_US,
-    }
-    yield Change(sql("claim"), given)
+    yield Change(sql("claim"), {"seqs": seqs, **handed(request, now_us)})
     jobs = _jobs.decode(found)
     if "" not in [job.payload for job in jobs]:
         return jobs
@@ -190,8 +181,12 @@ class _OneWriter:
     unconstrained = False
     gated_tasks = ()
 
-    def enter(self) -> Steps[None]:
-        return nothing()
+    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
+        del claims
+        found: list[list[Any]] = []
+        for rows in asked:
+            found += [(yield rows)]
+        return found
 
     def allow(self, queues: Iterable[str]) -> None:
         pass
@@ -236,10 +231,7 @@ class _Sqlite:
         return msgspec.json.decode(value, type=tuple[str, ...])
 
     def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        found: list[list[Any]] = []
-        for rows in asked:
-            found += [(yield rows)]
-        return found
+        return ONE_WRITER.enter(*asked)
 
     def write(self, text: str, parameters: Parameters = ()) -> Change:
         return Change(text, parameters)

@@ -13,25 +13,12 @@ handed as (
 )
 select * from handed order by rank, place
 
--- name: claim_next
--- The next jobs of a queue that this worker may run, locked. In the ready lane only heads of lines
--- stand; in others that is asked.
-select ctid as row from {jobs} as job
-where lane = :lane and queue = :queue
-    and (deadline_us is null or deadline_us > :now)
-    and (:any_task or task = any(:tasks::text[])) <scope>
-    and (
-        :lane = {lane.ready} or order_line is null or not exists (
-            select 1 from {jobs} as head
-            where head.order_line = job.order_line and head.line_no < job.line_no
-        )
-    )
-order by rank, place
-limit :limit
-for update of job skip locked
+-- name: claim_next_locked
+-- The first of these jobs, locked.
+<next> order by rank, place limit :limit for update of job skip locked
 
 -- name: claim_next_of_tasks
--- As `claim_next`, of the ready jobs of some tasks: no more are read and locked than are handed over.
+-- As `claim_next_locked`, of the ready jobs of some tasks: no more are read and locked than are handed over.
 select job.row from (
     select * from (<next>) as ready order by rank, place limit (select :window::bigint)
 ) as candidate cross join lateral (<lock>) as job limit :limit
@@ -56,18 +43,8 @@ where job.ctid = candidate.row and job.lane = {lane.ready}
 for update of job skip locked
 
 -- name: claim_chosen
--- Hand the chosen jobs to a worker, in the order of choice.
-with handed as (
-    update {jobs} as job
-    set
-        status = {status.processing}, lane = {lane.held}, blocked_by = null, fence = fence + 1,
-        worker = :worker, alone = :alone, started_us = :now, updated_us = :now,
-        hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
-    from unnest(:seqs::bigint[]) with ordinality as chosen (seq, number)
-    where job.seq = any(:seqs::bigint[]) and job.seq = chosen.seq
-    returning chosen.number, 0, <handed_columns>
-)
-select * from handed order by number
+-- The jobs that a claim has chosen, locked.
+select ctid as row from {jobs} where seq = any(:seqs::bigint[]) for update
 
 -- name: claim_fast
 -- Hand the next ready jobs of unconstrained queues to a worker, queue by queue in the order of service, each

@@ -83,6 +83,25 @@ where
     and coalesce(lane, -1) = {lane.blocked} and blocked_by is not distinct from order_line
 returning job.queue
 
+-- name: order_advance_after
+-- As `order_advance`, of the lines that ended jobs have left.
+update {jobs} as job set lane = {lane.ready}, blocked_by = null
+where
+    seq = any(array(
+        select (
+            select head.seq from {jobs} as head
+            where head.order_line = :line || over.queue || :part || over.tenant || :part
+                || over.ordering_key
+            order by head.line_no limit 1
+        )
+        from {jobs} as over
+        where
+            over.<column> = any(:values::<type>[]) and over.ordering_key is not null
+            and over.order_line is null and over.finished_us is not null
+    ))
+    and coalesce(lane, -1) = {lane.blocked} and blocked_by is not distinct from order_line
+returning job.queue
+
 -- name: order_lines
 -- The lines of order that hold back jobs, the first of them: from line to line. As gates, their
 -- texts begin alike.

@@ -1,7 +1,8 @@
 -- name: settle_completed
 -- Complete a batch: those still processing under their fence, not to be cancelled, with no keys of
--- their own, in unconstrained queues, or in any that the caller has locked. What must hold stands in a case,
--- out of the planner's sight: it would take it for rare, and go through the table to find it.
+-- their own, in queues where an end releases nothing and in those that the caller has locked (null: all). What
+-- must hold stands in a case, out of the planner's sight: it would take it for rare, and go through the table to
+-- find it.
 with entered as materialized (select * from {enter}()),
 done as materialized (
     select done.*, {now} as now_us
@@ -28,11 +29,15 @@ completed as (
             when
                 job.fence = done.fence and job.status = {status.processing} and not job.cancel_requested
                 and not job.keyed
-                and (:any_queue or job.queue <> all((select queues from entered)::text[]))
+                and (
+                    job.queue <> all((select queues from entered)::text[])
+                    or 'quiet ' || job.queue = any((select queues from entered)::text[])
+                    or coalesce(job.queue = any(:locked::text[]), true)
+                )
                 then true
             else false
         end
-    returning job.id, job.awaited
+    returning job.id, job.awaited, job.queue
 )
 select
     (select count(*) from completed), array(select id from completed where awaited),
@@ -41,6 +46,7 @@ select
             select distinct job.queue from {jobs} as job
             where job.id = any(string_to_array(:ids, e'\x1e'))
         )
+        else array(select distinct queue from completed)
     end,
     entered.queues, entered.tasks, entered.tasked
 from entered
@@ -62,12 +68,17 @@ where job.<column> = any(:values::<type>[])
 order by asked.number
 
 -- name: aftermath_needed
--- Whether anything waits for attempts to end: blocked or stashed jobs, workers or producers.
+-- Whether anything waits for attempts to end: jobs behind the heads of their lines; jobs behind other gates,
+-- or other claims of limited tasks; stashed jobs; workers or producers; and callers, who are not counted. No
+-- name of a gate lies between those of lines and the others.
 select
-    exists (select 1 from {jobs} where lane = {lane.blocked})
-    or exists (select 1 from {stash})
-    or exists (select 1 from {queues} where limited)
-    or exists (select 1 from {special} where cardinality(tasks) > 0)
+    exists (select 1 from {jobs} where lane = {lane.blocked}),
+    exists (select 1 from {jobs} where blocked_by >= 'order ')
+    or exists (select 1 from {jobs} where blocked_by < 'order')
+    or exists (select 1 from {special} where cardinality(tasks) > 0),
+    exists (select 1 from {stash}),
+    exists (select 1 from {queues} where limited),
+    true
 
 -- name: await_finish
 -- A caller waits for this job's end, unless it has ended already; the queue of a job that is ready.

@@ -85,6 +85,17 @@ from unnest(
 on conflict (id) do nothing
 returning seq
 
+-- name: submit_keys
+-- Keep the keys of jobs just inserted, and their numbers in their lines of order.
+with new as materialized (select * from json_populate_recordset(null::{jobs}, ?::json))
+update {jobs} as job
+set
+    ordering_key = new.ordering_key, concurrency_key = new.concurrency_key,
+    rate_key = new.rate_key, weight = new.weight, line = new.line, order_line = new.order_line,
+    line_no = case when job.order_line is null then new.seq else job.line_no end
+from new
+where job.seq = any(array(select seq from new)) and job.seq = new.seq and job.id = new.id
+
 -- name: numbers
 -- Take some numbers behind all that were ever given out.
 select nextval('{numbers}') from generate_series(1, ?)
@@ -95,7 +106,7 @@ select queues, tasks, tasked from {special}
 
 -- name: constrained_keep
 -- Store which queues and tasks are constrained. Leave the row alone if that has not changed; insert it if it
--- was removed.
+-- was removed. What a release before this one writes says of no queue that it is ungated or quiet.
 with found as materialized (
     select
         array(
@@ -107,6 +118,15 @@ with found as materialized (
             select queue from {shut} where queue is not null
             union
             select 'paused ' || name from {queues} where paused -- for claims that did not see it
+            union
+            select 'ungated ' || queue.name from {queues} as queue -- no gate but its line blocks a job
+            where
+                (special or closed or tenanted or lined) and not (tasked or limited)
+                and coalesce({field settings rate}, {field settings tenant_rate}) is null
+                and not exists (select 1 from {shut} as gate where gate.queue = queue.name)
+            union
+            select 'quiet ' || name from {queues} -- the end of a job releases no other
+            where (special or closed or tenanted) and not (tasked or limited or lined)
             union
             select '' from {copied} -- any queue
             order by 1

@@ -1,6 +1,6 @@
--- name: claim_candidates
--- The next ready jobs of a queue that this worker knows, after a rank and place. In the ready lane
--- all jobs are heads of their lines; in other lanes that is checked.
+-- name: claim_next
+-- The jobs of a queue that this worker knows, after a rank and place. In the ready lane all jobs are
+-- heads of their lines; in other lanes that is checked.
 select <columns> from {jobs} as job
 where
     lane = :lane and queue = :queue
@@ -13,13 +13,16 @@ where
             where head.order_line = job.order_line and head.line_no < job.line_no
         )
     )
-order by rank, place
-limit :limit
+
+-- name: claim_candidates
+-- The first of these jobs, with the columns that their gates depend on.
+<next> order by rank, place limit :limit
 
 -- name: claim_survey
 -- Each queue of a claim, in the order of service: its settings, whether it is paused, whether it has
 -- ready jobs and suspects, when its next waiting job is due; also when the worker's lease expires,
--- whether tasks have limits or gates are shut, and when time next opens a gate.
+-- whether tasks have limits or gates are shut, when time next opens a gate, and when that was last
+-- computed.
 select
     asked.value,
     queue.settings,
@@ -29,7 +32,8 @@ select
     (select min(rank) from {jobs} where lane = {lane.waiting} and queue = asked.value),
     (select expires_us from {workers} where worker = :worker),
     exists (select 1 from {tasks}) or exists (select 1 from {shut}),
-    (select min(case when since_us > :now then 0 else at_us end) from {reopens})
+    (select min(at_us) from {reopens}),
+    (select max(since_us) from {reopens})
 from {texts :queues as asked}
 left join {queues} as queue on queue.name = asked.value
 order by coalesce(queue.priority, 0), asked.key

@@ -1,11 +1,3 @@
--- name: submit_keys
--- Keep the keys of a job just inserted, and its number in its line of order.
-update {jobs}
-set
-    ordering_key = ?, concurrency_key = ?, rate_key = ?, weight = ?, line = ?, order_line = ?,
-    line_no = case when order_line is null then ? else line_no end
-where seq = ? and id = ?
-
 -- name: shed
 -- The least urgent jobs that wait in a queue, latest first, with their queue's settings.
 select job.seq, queue.settings, job.id, job.priority, coalesce(job.bytes, 0)

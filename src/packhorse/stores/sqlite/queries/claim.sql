@@ -55,6 +55,6 @@ set
     kept_rank = null, kept_place = null
 where seq = :seq
 
--- name: claim_next
+-- name: claim_numbers
 -- The row numbers of the next jobs of a queue that this worker may run, as one JSON document.
 select json_group_array(seq) from (<next>)

@@ -156,3 +156,12 @@ from {intake} as job
 where true
 order by job.number
 on conflict (id) do nothing
+
+-- name: submit_keys
+-- Keep the keys of a job just inserted, and its number in its line of order.
+update {jobs}
+set
+    ordering_key = :ordering_key, concurrency_key = :concurrency_key, rate_key = :rate_key,
+    weight = :weight, line = :line, order_line = :order_line,
+    line_no = case when order_line is null then :seq else line_no end
+where seq = :seq and id = :id
