@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Fast routes of submit, claim and settle, for jobs without keys in queues without constraints; see
--- `queues.get`. A fast route runs before the general route of its script. It decides about all jobs before
--- it writes anything, and writes nothing if one of them needs the general route.
+-- Fast routes of submit and claim, for jobs without keys in queues without constraints (see
+-- `queues.get`), and of settle, for completions that let no other job start. A fast route runs
+-- before the general route of its script. It decides about all jobs before it writes anything, and writes nothing
+-- if one of them needs the general route.
 
 -- fast: submit
 -- needs: keys
@@ -46,7 +47,8 @@ if known == 0 then
   redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), count)
   if redis.call('ZRANK', line, first) == 0 then -- else its head is the same as before
     -- needs: lines
-    lines.place(queue, task, '', line, priority, first)
+    lines.place(queue, task, '', {priority, first})
+    lines.flush()
   end
   redis.call('PUBLISH', tag .. KEY.wake .. 'queue:' .. queue, 'queue:' .. queue)
   return 'ok'
@@ -151,7 +153,7 @@ local function advance(line)
   pending.count(line.queue, PROCESSING, line.taken)
   pending.run(signatures.concurrency_gate(line.task, ''), line.taken)
   redis.call('ZREMRANGEBYRANK', line.key, 0, line.taken - 1)
-  lines.place_head(line.queue, line.task, '')
+  lines.touch(line.queue, line.task, '')
 end
 
 local function claim_fast()
@@ -177,6 +179,7 @@ local function claim_fast()
     end
   end
   pending.flush()
+  lines.flush()
   return answer
 end
 
@@ -197,12 +200,18 @@ local function completes(settled)
     and settled.failures + settled.crashes + settled.snoozes + settled.releases == 0
 end
 
+-- Whether the end of a job lets others start, frees keys or removes a line of history.
+local function needs_general(job)
+  local conf, limits = queues.get(job.queue).conf, queues.task(job.task)
+  return job.cancel_requested or job.keyed or job.attempts >= 2 * POLICY.HISTORY_EACH_END
+    or signatures.read(job.signature).ordering or conf.concurrency or conf.max_bytes
+    or (limits and limits.concurrency)
+end
+
 -- Change a running job to a completed one.
 local function completed(job, settled)
   local now = clock.now
-  job.general = job.cancel_requested or job.keyed or job.signature ~= ''
-    or job.attempts >= 2 * POLICY.HISTORY_EACH_END or queues.get(job.queue).constrained
-    or queues.task(job.task)
+  job.general = needs_general(job)
   job.was_awaited, job.retried = job.awaited, job.attempts > 0
   job.status, job.updated_us, job.finished_us, job.attempts = COMPLETED, now, now, job.attempts + 1
   job.settled_fence, job.settled_kind, job.suspect, job.awaited = job.fence, settled.kind, nil, nil
@@ -212,19 +221,20 @@ local function completed(job, settled)
   job.text, job.attempt = pack_state(job), jobs.attempt_line(job, COMPLETED, false)
 end
 
--- The outcome of all jobs with this state and this settlement.
+-- The outcome of all jobs with this state and this settlement. The two are not joined: Lua takes long
+-- to make long texts that differ little.
 local function outcome(state, settlement)
-  local name = settlement .. state
-  if not outcomes[name] then
-    local job = unpack_state(state)
+  local job = outcomes[settlement][state]
+  if not job then
+    job = unpack_state(state)
     job.ended, job.current = 0, job.status == PROCESSING and job.fence
     job.last_fence, job.last_kind = job.settled_fence, job.settled_kind
     if job.current then
       completed(job, settlements[settlement])
     end
-    outcomes[name], kinds[#kinds + 1] = job, job
+    outcomes[settlement][state], kinds[#kinds + 1] = job, job
   end
-  return outcomes[name]
+  return job
 end
 
 -- The verdict about one job, and its outcome if it ends now; no verdict: the general route must decide.
@@ -257,6 +267,9 @@ local function write(one, result)
     wakes.add('job:' .. one.id)
   end
   pending.drop(tag .. KEY.held .. job.worker, one.id, KEY.holders, job.worker)
+  if queues.get(job.queue).tenanted then
+    pending.drop(tag .. KEY.running_passes .. job.priority .. ':' .. job.queue, one.id)
+  end
   job.ended = job.ended + 1
 end
 
@@ -264,7 +277,9 @@ local function settle_fast()
   local verdicts, ending, ended = {}, {}, {}
   for at = 2, #ARGV, 4 do
     local settlement, verdict, one = ARGV[at + 3], nil, nil
-    settlements[settlement] = settlements[settlement] or unpack_settlement(settlement)
+    if not settlements[settlement] then
+      settlements[settlement], outcomes[settlement] = unpack_settlement(settlement), {}
+    end
     if completes(settlements[settlement]) then
       verdict, one = decide(ARGV[at], tonumber(ARGV[at + 1]), settlement, ended)
     end
@@ -281,7 +296,7 @@ local function settle_fast()
   for _, job in ipairs(kinds) do
     pending.count(job.queue, PROCESSING, -job.ended)
     pending.count(job.queue, COMPLETED, job.ended)
-    pending.run(signatures.concurrency_gate(job.task, ''), -job.ended)
+    pending.run(signatures.concurrency_gate(job.task, job.signature), -job.ended)
   end
   pending.flush()
   wakes.flush()
