@@ -204,7 +204,7 @@ end
 local function needs_general(job)
   local conf, limits = queues.get(job.queue).conf, queues.task(job.task)
   return job.cancel_requested or job.keyed or job.attempts >= 2 * POLICY.HISTORY_EACH_END
-    or signatures.read(job.signature).ordering or conf.concurrency or conf.max_bytes
+    or signatures.read(job.signature).ordering or conf.concurrency
     or (limits and limits.concurrency)
 end
 
