@@ -63,17 +63,20 @@ end
 
 local states = {} -- jobs by the text of their states: those that share it become the same
 
--- The job of an entry of a line, with its definition and payload. It is good until the next one is read.
+-- The job of an entry of a line, with its definition and payload. It is good until the next one is read. Most
+-- are claimed without their own state: their entry tells rank and pass.
 local function job_of(queue, entry)
   local id = keys.ranked_id(entry[2])
-  local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload, FIELD.own)
+  local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload)
   local job = states[found[1]]
   if not job then
     job = unpack_state(found[1])
     states[found[1]] = job
   end
-  job.id = id
-  add_own(job, found[4])
+  if job.deadline_us or queues.get(queue).sheds then
+    add_own(job, redis.call('HGET', keys.job(id), FIELD.own))
+  end
+  job.id, job.rank, job.pass_number = id, entry[1], keys.ranked_pass(entry[2])
   return job, found[2], found[3]
 end
 

@@ -142,11 +142,9 @@ end
 
 -- The state of a gate before the first job of this claim.
 local function state_of(name, queue, task, signature)
-  local kind, gate = string.sub(name, 1, 1), {name = name, closes_until = 0}
+  local kind, until_text = string.sub(name, 1, 1), shut_until(name)
   local conf, limits = queues.get(queue).conf, queues.task(task) or {}
-  local until_text = shut_until(name)
-  gate.shut = until_text == ''
-  gate.until_us = tonumber(until_text or 0) or 0
+  local gate = {name = name, shut = until_text == '', until_us = tonumber(until_text or 0) or 0, head = nil}
   if kind == GATE.order then
     gate.head = redis.call('ZRANGE', signatures.order(queue, signature), 0, 0)[1]
   elseif kind == GATE.task_concurrency or kind == GATE.task_concurrency_key then
@@ -238,15 +236,15 @@ end
 
 -- The gates of a job as this turnstile knows them.
 function gates.asked(turnstile, queue, task, signature)
-  local line = keys.line(queue, task, signature)
-  local list = turnstile.lists[line]
+  local lists = table_in(table_in(turnstile.lists, queue), task)
+  local list = lists[signature]
   if not list then
     list = {}
     for at, name in ipairs(gates.gates_of(queue, task, signature)) do
       turnstile.gates[name] = turnstile.gates[name] or state_of(name, queue, task, signature)
       list[at] = turnstile.gates[name]
     end
-    turnstile.lists[line] = list
+    lists[signature] = list
   end
   return list
 end

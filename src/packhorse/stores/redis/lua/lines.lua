@@ -25,7 +25,8 @@ local function head_in_order(queue, task, signature, line)
   end
 end
 
-local function head_of(queue, task, signature, line)
+local function head_of(queue, task, signature)
+  local line = keys.line(queue, task, signature)
   if signatures.read(signature).ordering then
     return head_in_order(queue, task, signature, line)
   end
@@ -79,38 +80,28 @@ local function read_stands(pair, known)
   end
 end
 
--- Add one or two to the list of this name.
-local function add(lists, name, one, other)
-  local list = lists[name]
-  if not list then
-    list = {}
-    lists[name] = list
-  end
-  list[#list + 1] = one
-  list[#list + 1] = other
-end
-
 -- Sort moves by what they change: members that leave and enter groups, fields of lines. Returns the lines
 -- that are empty now, and whether one is new.
 local function sort_moves(moved, leaving, entering, fields)
   local gone, is_new = {}, false
   for signature, move in pairs(moved.lines) do
-    local line = keys.line(moved.queue, moved.task, signature)
     local head = move.head
     if move.search then
-      head = head_of(moved.queue, moved.task, signature, line)
+      head = head_of(moved.queue, moved.task, signature)
     end
     local was, old = unpack(move.stands or {})
     local gate = move.gate or was or ''
     local stays = head and head[2] == old and gate == was
     if old and not stays then
-      add(leaving, was, old)
+      local members = table_in(leaving, was)
+      members[#members + 1] = old
     end
     if head and not stays then
-      add(entering, gate, head[1], head[2])
+      local entries = table_in(entering, gate)
+      entries[#entries + 1], entries[#entries + 2] = head[1], head[2]
       moved.opens[gate] = moved.opens[gate] or 0 -- the head has changed, so the gate must be asked again
       fields[#fields + 1], fields[#fields + 2] = signature, cmsgpack.pack(gate, head[2])
-    elseif not head and redis.call('EXISTS', line) == 1 then
+    elseif not head and redis.call('EXISTS', keys.line(moved.queue, moved.task, signature)) == 1 then
       fields[#fields + 1], fields[#fields + 2] = signature, cmsgpack.pack(false, false)
       head = true
     elseif not head and move.stands then
