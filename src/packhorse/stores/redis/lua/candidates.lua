@@ -7,24 +7,18 @@ local HEADS_PAGE = 100 -- heads that such a claim reads at once
 
 -- The queues that are not paused, each once, in the order in which they are served.
 function candidates.queue_order(names)
-  local open, seen = {}, {}
+  local open, place = {}, {}
   for at, name in ipairs(names) do
-    if not seen[name] and not queues.get(name).paused then
-      open[#open + 1] = {name = name, at = at, priority = queues.get(name).conf.priority or 0}
+    if not place[name] and not queues.get(name).paused then
+      open[#open + 1] = name
     end
-    seen[name] = true
+    place[name] = place[name] or at
   end
   table.sort(open, function(one, other)
-    if one.priority ~= other.priority then
-      return one.priority < other.priority
-    end
-    return one.at < other.at
+    local mine, theirs = queues.get(one).conf.priority or 0, queues.get(other).conf.priority or 0
+    return mine < theirs or (mine == theirs and place[one] < place[other])
   end)
-  local ordered = {}
-  for at, queue in ipairs(open) do
-    ordered[at] = queue.name
-  end
-  return ordered
+  return open
 end
 
 -- A set of names; "*" in it means all tasks.
@@ -145,19 +139,20 @@ local function read_wanted(source)
   missed = missed or source.blind
 end
 
--- Read the first heads of a source anew, as many as may be served, with those noted since. `whole`: no other matters.
+-- Read the first heads of a source anew, as many as may be served. `whole`: there is no other.
 local function read_page(source)
   lines.flush()
   local found = redis.call('ZRANGE', source.group, 0, source.page - 1, 'WITHSCORES')
   source.heads, source.at, source.whole = {}, 1, #found < 2 * source.page
   for at = 1, #found, 2 do
-    local score = tonumber(found[at + 1])
-    if candidates.beyond(source.queue, score) then
-      source.whole = true
-      break
-    end
-    source.heads[#source.heads + 1] = {score, found[at]}
+    source.heads[(at + 1) / 2] = {tonumber(found[at + 1]), found[at]}
   end
+end
+
+-- The head of this number that is left, unless it is less urgent than wanted.
+local function head_left(source, number)
+  local head = source.heads[source.at + number - 1]
+  return head and not candidates.beyond(source.queue, head[1]) and head or nil
 end
 
 -- Have the first two heads of a source, which is a group of lines; or the first that is looked for.
@@ -167,15 +162,14 @@ local function look(source)
   elseif source.at >= #source.heads and not source.whole then
     read_page(source)
   end
-  source.first, source.second = source.heads[source.at], source.heads[source.at + 1]
+  source.first, source.second = head_left(source, 1), head_left(source, 2)
 end
 
 -- Go on behind the first head of a source; its line has another now that is in the group too, or none.
 function candidates.go_on(source, head)
   local heads, at = source.heads, #source.heads
   source.at = source.at + 1
-  if head and not wanted and not candidates.beyond(source.queue, head[1])
-    and (source.whole or (at >= source.at and candidates.before(head, heads[at]))) then
+  if head and (source.whole or (heads[at] and candidates.before(head, heads[at]))) then
     while at >= source.at and candidates.before(head, heads[at]) do
       heads[at + 1], at = heads[at], at - 1
     end
@@ -229,8 +223,7 @@ local function groups(queue, task)
   return open, opens
 end
 
--- All sources of a queue for these tasks, from which so many jobs are wanted, and when time opens a group
--- that is closed.
+-- All sources of a queue for these tasks, to claim so many jobs, and when time opens a group that is closed.
 function candidates.sources(queue, tasks, most)
   local found, opens = {}, nil
   for _, task in ipairs(tasks) do

@@ -37,7 +37,7 @@ local function hand_over(job, definition, payload)
     job.alone = quarantine or nil
     job.text = pack_state(job)
   end
-  index.start(job)
+  index.enter(job)
   redis.call('HSET', keys.job(job.id), FIELD.state, job.text)
   if queues.get(job.queue).conf.max_depth then
     wakes.add('room:' .. job.queue)
@@ -63,8 +63,8 @@ end
 
 local states = {} -- jobs by the text of their states: those that share it become the same
 
--- The job of an entry of a line, with its definition and payload. It is good until the next one is read. Most
--- are claimed without their own state: their entry tells rank and pass.
+-- The job of an entry of a line, with its definition and payload; it is good until the next one is read. The
+-- entry tells rank and pass, so that few need their own state.
 local function job_of(queue, entry)
   local id = keys.ranked_id(entry[2])
   local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload)

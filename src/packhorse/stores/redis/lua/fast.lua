@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- Fast routes of submit and claim, for jobs without keys in queues without constraints (see
--- `queues.get`), and of settle, for completions that let no other job start. A fast route runs
--- before the general route of its script. It decides about all jobs before it writes anything, and writes nothing
--- if one of them needs the general route.
+-- Fast routes of submit and claim, for jobs without keys in queues without constraints (see `queues.get`), and of
+-- settle, for completions that let no other job start. A fast route runs before the general route of its script.
+-- It decides about all jobs before it writes anything, and writes nothing if one of them needs the general route.
 
 -- fast: submit
 -- needs: keys
@@ -57,8 +56,7 @@ end
 -- fast: claim
 -- needs: candidates
 local worker, limit, default_timeout = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local RANK_MAX = 1000 -- a higher rank is one by age
-local READ_MAX = 1000 -- entries of a line that are read at once
+local RANK_MAX, READ_MAX = 1000, 1000 -- a higher rank is one by age; entries of a line that are read at once
 
 -- The unconstrained lines of a queue, or nil when there are others.
 local function lines_of(queue, tasks)
@@ -168,8 +166,7 @@ local function claim_fast()
   for _, one in ipairs(chosen) do
     hand_over(one)
     local at = #answer
-    answer[at + 1], answer[at + 2] = one.id, one.job.text
-    answer[at + 3], answer[at + 4] = one.definition, one.payload
+    answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = one.id, one.job.text, one.definition, one.payload
   end
   for _, queue_lines in ipairs(found or {}) do
     for _, line in ipairs(queue_lines) do
@@ -200,18 +197,12 @@ local function completes(settled)
     and settled.failures + settled.crashes + settled.snoozes + settled.releases == 0
 end
 
--- Whether the end of a job lets others start, frees keys or removes a line of history.
-local function needs_general(job)
-  local conf, limits = queues.get(job.queue).conf, queues.task(job.task)
-  return job.cancel_requested or job.keyed or job.attempts >= 2 * POLICY.HISTORY_EACH_END
-    or signatures.read(job.signature).ordering or conf.concurrency
-    or (limits and limits.concurrency)
-end
-
--- Change a running job to a completed one.
+-- Change a running job to a completed one. General: its end lets others start, or removes a line of history.
 local function completed(job, settled)
   local now = clock.now
-  job.general = needs_general(job)
+  job.general = job.cancel_requested or job.keyed or job.attempts >= 2 * POLICY.HISTORY_EACH_END
+    or signatures.read(job.signature).ordering or queues.get(job.queue).conf.concurrency
+    or (queues.task(job.task) or {}).concurrency
   job.was_awaited, job.retried = job.awaited, job.attempts > 0
   job.status, job.updated_us, job.finished_us, job.attempts = COMPLETED, now, now, job.attempts + 1
   job.settled_fence, job.settled_kind, job.suspect, job.awaited = job.fence, settled.kind, nil, nil
@@ -221,10 +212,10 @@ local function completed(job, settled)
   job.text, job.attempt = pack_state(job), jobs.attempt_line(job, COMPLETED, false)
 end
 
--- The outcome of all jobs with this state and this settlement. The two are not joined: Lua takes long
--- to make long texts that differ little.
+-- The outcome of all jobs with this state and this settlement.
 local function outcome(state, settlement)
-  local job = outcomes[settlement][state]
+  local known = table_in(outcomes, settlement)
+  local job = known[state]
   if not job then
     job = unpack_state(state)
     job.ended, job.current = 0, job.status == PROCESSING and job.fence
@@ -232,7 +223,7 @@ local function outcome(state, settlement)
     if job.current then
       completed(job, settlements[settlement])
     end
-    outcomes[settlement][state], kinds[#kinds + 1] = job, job
+    known[state], kinds[#kinds + 1] = job, job
   end
   return job
 end
@@ -277,9 +268,7 @@ local function settle_fast()
   local verdicts, ending, ended = {}, {}, {}
   for at = 2, #ARGV, 4 do
     local settlement, verdict, one = ARGV[at + 3], nil, nil
-    if not settlements[settlement] then
-      settlements[settlement], outcomes[settlement] = unpack_settlement(settlement), {}
-    end
+    settlements[settlement] = settlements[settlement] or unpack_settlement(settlement)
     if completes(settlements[settlement]) then
       verdict, one = decide(ARGV[at], tonumber(ARGV[at + 1]), settlement, ended)
     end

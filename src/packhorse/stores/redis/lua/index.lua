@@ -148,18 +148,7 @@ function index.unready(job)
   follow_pass(job, drop)
 end
 
--- Add a claimed job to the indexes of a running one. It keeps its place in the order of its key.
-function index.start(job)
-  pending.count(job.queue, PROCESSING, 1)
-  pending.run(signatures.concurrency_gate(job.task, job.signature), 1)
-  follow(job, pending.put)
-  follow_pass(job, pending.put)
-  if queues.bounds_bytes(job.queue) then
-    index.weigh(job)
-  end
-end
-
--- Add a job to the indexes of its status, after it was changed.
+-- Add a job to the indexes of its status, after it was changed. One that starts keeps its place in the order of its key.
 function index.enter(job)
   pending.count(job.queue, job.status, 1)
   if is_suspended(job) then
@@ -173,7 +162,7 @@ function index.enter(job)
   if TERMINAL[job.status] or queues.bounds_bytes(job.queue) then
     index.weigh(job)
   end
-  if signatures.read(job.signature).ordering then
+  if job.status ~= PROCESSING and signatures.read(job.signature).ordering then
     index.follow_order(job)
   end
 end

@@ -69,8 +69,8 @@ end
 
 -- Count jobs of a queue in a status.
 function pending.count(queue, status, by)
-  local of_queue = table_in(counted, queue)
-  of_queue[status] = (of_queue[status] or 0) + by
+  local field = keys.count(queue, status)
+  counted[field] = (counted[field] or 0) + by
 end
 
 -- Count running jobs that share a gate of concurrency.
@@ -87,18 +87,6 @@ end
 function pending.weigh(queue, by)
   weighed[queue] = (weighed[queue] or 0) + by
   weighed[''] = (weighed[''] or 0) + by
-end
-
--- The counts of queues and statuses by the names of their fields.
-local function by_name(of_queues)
-  local changed = {}
-  for queue, of_queue in pairs(of_queues) do
-    of_queues[queue] = nil
-    for status, by in pairs(of_queue) do
-      changed[keys.count(queue, status)] = by
-    end
-  end
-  return changed
 end
 
 local function flush_counts(key, changed)
@@ -169,7 +157,7 @@ function pending.flush()
     sets[key] = nil
     flush_set(key, set)
   end
-  flush_counts(tag .. KEY.counts, by_name(counted))
+  flush_counts(tag .. KEY.counts, counted)
   flush_counts(tag .. KEY.running, running)
   flush_counts(tag .. KEY.suspended, suspended)
   flush_counts(tag .. KEY.bytes, weighed)

@@ -36,12 +36,8 @@ end
 
 local function moves_of(queue, task)
   local pair = keys.pair(queue, task)
-  local known = moves[pair]
-  if not known then
-    known = {queue = queue, task = task, lines = {}, opens = {}}
-    moves[pair] = known
-  end
-  return known
+  moves[pair] = moves[pair] or {queue = queue, task = task, lines = {}, opens = {}}
+  return moves[pair]
 end
 
 -- Open a group from an instant on; '' is open always. The next flush writes it, and the heads below.
@@ -50,21 +46,16 @@ function lines.open_group(queue, task, gate, from)
 end
 
 -- Note which job heads a line, {score, member}, or that none does: in the group it is in, or in that of `gate`.
--- Who knows where its head stands, {gate, member}, says so.
+-- A caller that knows where its head stands, {gate, member}, says so.
 function lines.place(queue, task, signature, head, gate, stands)
   local known = moves_of(queue, task).lines
-  local before = known[signature]
-  if before then
-    gate, stands = gate or before.gate, before.stands
-  end
-  known[signature] = {head = head or nil, gate = gate, stands = stands}
+  local before = known[signature] or {stands = stands}
+  known[signature] = {head = head or nil, gate = gate or before.gate, stands = before.stands}
 end
 
 -- Note that the head of a line is to be found and placed.
 function lines.touch(queue, task, signature)
-  local known = moves_of(queue, task).lines
-  known[signature] = known[signature] or {}
-  known[signature].search = true
+  table_in(moves_of(queue, task).lines, signature).search = true
 end
 
 -- Read where the heads of lines stand, of which that is not known: {gate, member}, false for none.
