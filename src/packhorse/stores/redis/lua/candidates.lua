@@ -139,7 +139,7 @@ local function read_wanted(source)
   missed = missed or source.blind
 end
 
--- Read the first heads of a source anew, as many as may be served. `whole`: there is no other.
+-- Read the first heads of a source again, as many as may be served. `whole`: there is no other.
 local function read_page(source)
   lines.flush()
   local found = redis.call('ZRANGE', source.group, 0, source.page - 1, 'WITHSCORES')

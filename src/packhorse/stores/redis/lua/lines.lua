@@ -135,12 +135,10 @@ local function write(pair, moved)
   write_groups(pair, moved, leaving, entering)
   pending.many('HSET', heads, fields)
   pending.many('HDEL', heads, gone)
-  if is_new then
-    redis.call('SADD', tag .. KEY.ready_tasks .. moved.queue, moved.task)
-    redis.call('SADD', tag .. KEY.task_queues .. moved.task, moved.queue)
-  elseif #gone > 0 and redis.call('EXISTS', heads) == 0 then
-    redis.call('SREM', tag .. KEY.ready_tasks .. moved.queue, moved.task)
-    redis.call('SREM', tag .. KEY.task_queues .. moved.task, moved.queue)
+  local change = is_new and 'SADD' or (#gone > 0 and redis.call('EXISTS', heads) == 0 and 'SREM')
+  if change then
+    redis.call(change, tag .. KEY.ready_tasks .. moved.queue, moved.task)
+    redis.call(change, tag .. KEY.task_queues .. moved.task, moved.queue)
   end
 end
 
