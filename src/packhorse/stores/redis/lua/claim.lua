@@ -122,7 +122,7 @@ local function serve_line(source, bound)
     left[#left + 1] = entry[2]
     -- The head of an ordering key stays first in its order until it ends.
     entry = not signatures.read(signature).ordering and entry_behind(line, read, #left, bound)
-    if not entry or given >= limit or candidates.beyond(source.queue, entry[1])
+    if not entry or given >= limit or refusals >= REFUSED_MAX or candidates.beyond(source.queue, entry[1])
       or (bound and not candidates.before(entry, bound)) then
       break
     end
