@@ -16,7 +16,7 @@ from tests.tidy import budgets
 
 #: Lines of the spine and of all today. The bound that `scripts.house` prints is where the spine is
 #: to go; a change that needs more says in an ADR what it added, and why that was the least.
-SPINE_LINES = 58_150
+SPINE_LINES = 58_100
 LINES = 89_000
 #: Functions and files of each walk, with a little room: what a job goes through, a reader reads.
 #: On a busy machine a job lasts so long that what is done once a second (file_at) counts too.

@@ -68,11 +68,8 @@ local states = {} -- jobs by the text of their states: those that share it becom
 local function job_of(queue, entry)
   local id = keys.ranked_id(entry[2])
   local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload)
-  local job = states[found[1]]
-  if not job then
-    job = unpack_state(found[1])
-    states[found[1]] = job
-  end
+  local job = states[found[1]] or unpack_state(found[1])
+  states[found[1]] = job
   if job.deadline_us or queues.get(queue).sheds then
     add_own(job, redis.call('HGET', keys.job(id), FIELD.own))
   end

@@ -124,9 +124,7 @@ function signatures.read(signature)
     ordering, at = part(signature, at)
     concurrency, at = part(signature, at)
     rate, at = part(signature, at)
-    known = {
-      tenant = tenant, weight = tonumber(weight), ordering = ordering, concurrency = concurrency, rate = rate,
-    }
+    known = {tenant = tenant, weight = tonumber(weight), ordering = ordering, concurrency = concurrency, rate = rate}
     read[signature] = known
   end
   return known
