@@ -260,6 +260,23 @@ def test_a_suspect_behind_many_that_may_not_run_is_told_of(
     assert [job.tenant for job in clocked.run(clocked.jobs.claim(quarantine)).jobs] == ["other"]
 
 
+def test_a_claim_lets_scripts_in_between_when_very_many_jobs_of_a_line_have_expired(
+    clocked: RedisStore, clock: VirtualClock
+) -> None:
+    soon = clock.now_us() + SECOND_US
+    late = [new_job(new_id(), queue="default", deadline_us=soon) for _ in range(2_500)]
+    clocked.run(clocked.jobs.submit([*late, new_job("last", queue="default", priority=4)]))
+    clock.advance(2)
+
+    with redis.Redis.from_url(redis_url()) as client:
+        client.config_resetstat()
+        claimed = _claim(clocked, 10)
+        stats = client.info("commandstats")
+
+    assert [job.id for job in claimed] == ["last"]
+    assert stats["cmdstat_evalsha"]["calls"] > 1 + len(late) / 1_000  # the renewal is one
+
+
 #: Lines of other tenants before and behind those of a consumer's own, and its jobs.
 _TENANTS: Final = 3_000
 _OWN: Final = [f"own-{number:02}" for number in range(30)]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import Job, NewJob
+from packhorse.core.job import Job, NewJob, RateRule
 from packhorse.core.policies.retention import GHOST_US
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
@@ -19,8 +20,8 @@ from packhorse.stores.protocol import Store
 from packhorse.stores.redis.jobs import RedisJobs
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
-from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
-from packhorse.testing.conformance.samples import ANNA, LEASE_US, new_job, settlement_of
+from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
+from packhorse.testing.conformance.samples import ANNA, LEASE_US, TASK, new_job, settlement_of
 from packhorse.testing.places import clear_namespace
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.servers.redis import redis_url
@@ -79,6 +80,67 @@ def test_the_fast_routes_write_what_the_general_ones_write(namespace: str) -> No
 
     assert seen[0] == seen[1]
     assert len(seen[0]) > len(["one hash for each job"] * 6)
+
+
+_RATE = RateRule(100, 60 * SECOND_US)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        {"tenant": "a", "weight": 2},
+        {"rate_key": "k"},
+        {"concurrency_key": "k"},
+        {"ordering_key": "k"},
+    ],
+)
+@pytest.mark.parametrize(
+    "queue",
+    [
+        {},
+        {"rate": _RATE, "tenant_rate": _RATE},
+        {"max_depth": 100, "on_full": "drop"},
+        {"max_bytes": 10_000},
+        {"ageing_us": SECOND_US},
+        {"concurrency": 3},
+    ],
+)
+@pytest.mark.parametrize("task", [{}, {"rate": _RATE}, {"concurrency": 2}])
+def test_constrained_jobs_complete_the_same_on_both_routes(
+    namespace: str, job: dict[str, Any], queue: dict[str, Any], task: dict[str, Any]
+) -> None:
+    seen: list[dict[str, Any]] = []
+    for fast in (True, False):
+        settings = RedisSettings.from_url(f"{redis_url()}?namespace={namespace}-{fast}")
+        store = RedisStore(settings, clock=VirtualClock())
+        store.run(store.queues.declare([QueueSettings("default", **queue)]))
+        store.run(store.queues.declare_tasks([TaskSettings(TASK, **task)]))
+        new = [new_job(f"job-{number}", queue="default", **job) for number in range(4)]
+        store.run(store.jobs.submit([*new, new_job("other", queue="default", tenant="b")]))
+        held = _claim(store)
+        done = [settlement_of(SettlementKind.COMPLETED, each) for each in held]
+        with _woken(f"{namespace}-{fast}") as topics:
+            store.run(RedisJobs(fast=fast).settle(done))
+        store.close()
+        seen.append(_contents(f"{namespace}-{fast}") | {"woken": topics})
+        clear_namespace(redis_url(), f"{namespace}-{fast}")
+
+    assert seen[0] == seen[1]
+
+
+@contextmanager
+def _woken(namespace: str) -> Iterator[set[bytes]]:
+    """The topics that are woken meanwhile."""
+    topics: set[bytes] = set()
+    with redis.Redis.from_url(redis_url()) as client, client.pubsub() as heard:
+        heard.psubscribe(f"{{{namespace}}}*")
+        heard.get_message(timeout=5)  # the confirmation
+        yield topics
+        client.publish(f"{{{namespace}}}:end", "end")
+        while b"end" not in topics:
+            message = heard.get_message(timeout=5)
+            topics.add(message["data"])
 
 
 def _contents(namespace: str) -> dict[str, Any]:

@@ -11,12 +11,15 @@ import redis
 
 from packhorse.core.clock import new_id
 from packhorse.core.job import JobOptions, JobStatus, NewJob
+from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.errors import PayloadError
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.redis.connection import pack, pack_large
+from packhorse.stores.redis.scripts import LARGE_BYTES
 from packhorse.stores.redis.store import RedisStore
 from packhorse.stores.redis.submit import are_of_one_kind
 from packhorse.stores.requests import QueueSettings
-from packhorse.testing.conformance.samples import new_job
+from packhorse.testing.conformance.samples import new_job, settlement_of
 from tests.servers.redis import redis_url
 from tests.stores.redis.support import claim
 
@@ -147,3 +150,28 @@ def test_jobs_of_one_kind_for_a_constrained_queue_take_one_round_trip(store: Red
 def _only(step: Any) -> Steps[Any]:
     reply = yield step
     return reply
+
+
+def test_a_large_request_is_packed_as_hiredis_packs_it() -> None:
+    parts = ("EVALSHA", "", "a\0\r\nü€", b"\xff\r\n", b"", 0, -7, 2**53, 1.5, "x" * LARGE_BYTES)
+
+    assert pack_large(parts) == pack(parts)
+
+
+def test_large_values_are_submitted_claimed_and_settled(store: RedisStore) -> None:
+    large = '"' + "ü" * 60_000 + '"'
+    new = [new_job(f"job-{number}", payload=large.encode()) for number in range(20)]
+
+    store.run(store.jobs.submit(new))
+    held = claim(store)
+    done = [
+        msgspec.structs.replace(settlement_of(SettlementKind.COMPLETED, job), result=large)
+        for job in held
+    ]
+    verdicts = store.run(store.jobs.settle(done))
+    stored = store.run(store.inspection.job("job-19"))
+
+    assert {job.payload for job in held} == {large}
+    assert verdicts == (Verdict.APPLIED,) * 20
+    assert stored is not None
+    assert (stored.payload, stored.result) == (large.encode(), large.encode())

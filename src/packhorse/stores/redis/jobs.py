@@ -21,7 +21,7 @@ from packhorse.stores.redis.rows import (
     read_definition,
     read_state,
 )
-from packhorse.stores.redis.scripts import LOOKED_AT, Argument, Script
+from packhorse.stores.redis.scripts import LARGE_BYTES, LOOKED_AT, Argument, Script
 from packhorse.stores.redis.submit import submit_steps
 from packhorse.stores.requests import (
     Claimed,
@@ -166,7 +166,8 @@ def _settle(settlements: Sequence[Settlement], *, fast: bool) -> Steps[tuple[Ver
     args: list[Argument] = []
     for each in settlements:
         args += (each.job_id, each.fence, each.result or "", _rest(each))
-    reply = yield Script("settle", args, fast)
+    large = sum([len(each.result or "") for each in settlements]) >= LARGE_BYTES
+    reply = yield Script("settle", args, fast, large)
     return tuple(VERDICTS[verdict] for verdict in reply)
 
 

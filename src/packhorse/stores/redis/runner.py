@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from packhorse.core.clock import Clock
 from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.redis.connection import Route, pack
+from packhorse.stores.redis.connection import Route, pack, pack_large
 from packhorse.stores.redis.faults import Lost, ReplyError, code_of, translated
 from packhorse.stores.redis.pipeline import SharedConnection
 from packhorse.stores.redis.pool import ConnectionPool
@@ -94,7 +94,8 @@ class Runner:
         raise TypeError(f"a Redis plan cannot ask for {step!r}")
 
     def _script(self, step: Script, command: str, script: str) -> bytes:
-        return pack((command, script, 1, self._settings.tag, self._now(), *step.args))
+        command_of = pack_large if step.large else pack
+        return command_of((command, script, 1, self._settings.tag, self._now(), *step.args))
 
     def _now(self) -> int | str:
         return "" if self._clock is None else self._clock.now_us()

@@ -22,6 +22,9 @@ from typing import Any, Final, NamedTuple, Self
 #: What Redis takes as one argument.
 Argument = str | bytes | int | float
 
+#: Bytes of values from which on the arguments of a script are large.
+LARGE_BYTES: Final = 1_000_000
+
 #: Jobs that one script looks at: the server does nothing else meanwhile.
 LOOKED_AT: Final = 500
 
@@ -55,6 +58,7 @@ class Script(NamedTuple):
     name: str
     args: Sequence[Argument] = ()
     fast: bool = True  #: try the fast route first, if there is one
+    large: bool = False  #: its arguments are a megabyte or more
 
 
 class RedisCommand(tuple[Any, ...]):

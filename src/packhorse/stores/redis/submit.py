@@ -25,7 +25,7 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.redis.layout import STATUS, NewJobParts
 from packhorse.stores.redis.rows import definition_of, signature_of, stored_trace_id
-from packhorse.stores.redis.scripts import Argument, Script
+from packhorse.stores.redis.scripts import LARGE_BYTES, Argument, Script
 from packhorse.stores.requests import Submitted
 from packhorse.stores.transfer import rejected
 
@@ -54,10 +54,11 @@ def submit_steps(
         args = _arguments_of_one_kind(jobs, "new" if ids_are_new else "alike")
     else:
         args = _arguments(jobs)
-    reply = yield Script("submit", args, fast)
+    large = len(jobs) > 1 and sum([len(new.payload) for new in jobs]) >= LARGE_BYTES
+    reply = yield Script("submit", args, fast, large)
     while reply[0] == b"deal":
         yield from deal(reply[1])
-        reply = yield Script("submit", args, fast)
+        reply = yield Script("submit", args, fast, large)
     if reply == b"ok":
         queued = JobStatus.QUEUED
         return tuple([Submitted(new.id, deduplicated=False, status=queued) for new in jobs])

@@ -7,24 +7,18 @@ local HEADS_PAGE = 100 -- heads that such a claim reads at once
 
 -- The queues that are not paused, each once, in the order in which they are served.
 function candidates.queue_order(names)
-  local open, seen = {}, {}
+  local open, place = {}, {}
   for at, name in ipairs(names) do
-    if not seen[name] and not queues.get(name).paused then
-      open[#open + 1] = {name = name, at = at, priority = queues.get(name).conf.priority or 0}
+    if not place[name] and not queues.get(name).paused then
+      open[#open + 1] = name
     end
-    seen[name] = true
+    place[name] = place[name] or at
   end
   table.sort(open, function(one, other)
-    if one.priority ~= other.priority then
-      return one.priority < other.priority
-    end
-    return one.at < other.at
+    local mine, theirs = queues.get(one).conf.priority or 0, queues.get(other).conf.priority or 0
+    return mine < theirs or (mine == theirs and place[one] < place[other])
   end)
-  local ordered = {}
-  for at, queue in ipairs(open) do
-    ordered[at] = queue.name
-  end
-  return ordered
+  return open
 end
 
 -- A set of names; "*" in it means all tasks.
@@ -78,6 +72,7 @@ function candidates.before(one, other)
   return one[2] < other[2]
 end
 
+local PAGE_MAX = 1000 -- heads that any other claim reads at once
 local GROUPS_MAX = 1000 -- groups of one queue and task that a claim looks at
 local MOVED_MAX = 4 -- lines of a group that go back among those nothing is known against
 
@@ -133,6 +128,7 @@ end
 
 -- Read the first head that is looked for; note how far none was.
 local function read_wanted(source)
+  lines.flush()
   local from = passed_by[source.group]
   local rank = from and rank_behind(source.group, from[1], from[2]) or 0
   local first, last = next_wanted(source, rank)
@@ -143,20 +139,43 @@ local function read_wanted(source)
   missed = missed or source.blind
 end
 
--- Read the first heads of a source, which is a group of lines: two, or the first that is looked for.
-function candidates.read_heads(source)
-  source.group = keys.group(source.queue, source.task, source.gate)
+-- Read the first heads of a source again, as many as may be served. `whole`: there is no other.
+local function read_page(source)
+  lines.flush()
+  local found = redis.call('ZRANGE', source.group, 0, source.page - 1, 'WITHSCORES')
+  source.heads, source.at, source.whole = {}, 1, #found < 2 * source.page
+  for at = 1, #found, 2 do
+    source.heads[(at + 1) / 2] = {tonumber(found[at + 1]), found[at]}
+  end
+end
+
+-- The head of this number that is left, unless it is less urgent than wanted.
+local function head_left(source, number)
+  local head = source.heads[source.at + number - 1]
+  return head and not candidates.beyond(source.queue, head[1]) and head or nil
+end
+
+-- Have the first two heads of a source, which is a group of lines; or the first that is looked for.
+local function look(source)
   if wanted then
     return read_wanted(source)
+  elseif source.at >= #source.heads and not source.whole then
+    read_page(source)
   end
-  local found = redis.call('ZRANGE', source.group, 0, 1, 'WITHSCORES')
-  local heads = {}
-  for at = 1, #found, 2 do
-    if not candidates.beyond(source.queue, tonumber(found[at + 1])) then
-      heads[#heads + 1] = {tonumber(found[at + 1]), found[at]}
+  source.first, source.second = head_left(source, 1), head_left(source, 2)
+end
+
+-- Go on behind the first head of a source; its line has another now that is in the group too, or none.
+function candidates.go_on(source, head)
+  local heads, at = source.heads, #source.heads
+  source.at = source.at + 1
+  if head and (source.whole or (heads[at] and candidates.before(head, heads[at]))) then
+    while at >= source.at and candidates.before(head, heads[at]) do
+      heads[at + 1], at = heads[at], at - 1
     end
+    heads[at + 1] = head
   end
-  source.first, source.second = heads[1], heads[2]
+  look(source)
 end
 
 -- What the next script must know if this one has not looked at everything, or nil.
@@ -167,13 +186,13 @@ end
 -- Move the lines of a gate that opened back to the open group, unless they are many: then the group
 -- is a source of its own.
 local function move_back(queue, task, gate)
-  local members = redis.call('ZRANGE', keys.group(queue, task, gate), 0, MOVED_MAX)
-  if string.sub(gate, 1, 1) == '#' or #members > MOVED_MAX then
+  local members = redis.call('ZRANGE', keys.group(queue, task, gate), 0, MOVED_MAX, 'WITHSCORES')
+  if string.sub(gate, 1, 1) == '#' or #members > 2 * MOVED_MAX then
     return false
   end
-  for _, member in ipairs(members) do
-    local job = jobs.load(keys.ranked_id(member))
-    lines.place_head(queue, task, job.signature, '', 0)
+  for at = 1, #members, 2 do
+    local job = jobs.load(keys.ranked_id(members[at]))
+    lines.place(queue, task, job.signature, {members[at + 1], members[at]}, '', {gate, members[at]})
   end
   return true
 end
@@ -204,8 +223,8 @@ local function groups(queue, task)
   return open, opens
 end
 
--- All sources of a queue for these tasks, and when time opens a group that is closed.
-function candidates.sources(queue, tasks)
+-- All sources of a queue for these tasks, to claim so many jobs, and when time opens a group that is closed.
+function candidates.sources(queue, tasks, most)
   local found, opens = {}, nil
   for _, task in ipairs(tasks) do
     local open, later = groups(queue, task)
@@ -218,8 +237,11 @@ function candidates.sources(queue, tasks)
       end
     end
     for gate in pairs(own) do
-      local source = {queue = queue, task = task, gate = gate}
-      candidates.read_heads(source)
+      local source = {
+        queue = queue, task = task, gate = gate, group = keys.group(queue, task, gate),
+        heads = {}, at = 1, page = math.min(most + 2, PAGE_MAX),
+      }
+      look(source)
       found[#found + 1] = source
     end
     opens = later and math.min(opens or later, later) or opens

@@ -32,16 +32,18 @@ local function earlier(instant)
 end
 
 local function hand_over(job, definition, payload)
-  candidates.hold(job, worker, default_timeout)
-  job.alone = quarantine or nil
+  if job.status ~= PROCESSING then
+    candidates.hold(job, worker, default_timeout)
+    job.alone = quarantine or nil
+    job.text = pack_state(job)
+  end
   index.enter(job)
-  local state = pack_state(job)
-  redis.call('HSET', keys.job(job.id), FIELD.state, state)
+  redis.call('HSET', keys.job(job.id), FIELD.state, job.text)
   if queues.get(job.queue).conf.max_depth then
     wakes.add('room:' .. job.queue)
   end
   local at = #answer
-  answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = job.id, state, definition, payload
+  answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = job.id, job.text, definition, payload
   given = given + 1
 end
 
@@ -59,40 +61,72 @@ local function whole_queue(blocked)
   return blocked.closes and (kind == GATE.queue_concurrency or kind == GATE.queue_rate)
 end
 
--- Give out the head of a line and those behind it that come before `bound`. Returns the jobs that
--- have left the line, and what blocked its head.
+local states = {} -- jobs by the text of their states: those that share it become the same
+
+-- The job of an entry of a line, with its definition and payload; it is good until the next one is read. The
+-- entry tells rank and pass, so that few need their own state.
+local function job_of(queue, entry)
+  local id = keys.ranked_id(entry[2])
+  local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload)
+  local job = states[found[1]] or unpack_state(found[1])
+  states[found[1]] = job
+  if job.deadline_us or queues.get(queue).sheds then
+    add_own(job, redis.call('HGET', keys.job(id), FIELD.own))
+  end
+  job.id, job.rank, job.pass_number = id, entry[1], keys.ranked_pass(entry[2])
+  return job, found[2], found[3]
+end
+
+-- Give out a job that stands in a line. Returns what blocks it; else it has left the line.
+local function serve(job, definition, payload)
+  if job.deadline_us and job.deadline_us <= clock.now then
+    refusals = refusals + 1 -- upkeep ends it; until then it is out of the way
+    index.set_late(job)
+    return
+  end
+  local blocked = gates.pass(turnstile, job)
+  if not blocked then
+    index.unready(job)
+    hand_over(job, definition, payload)
+  end
+  return blocked
+end
+
+-- The entry of a line behind those that have left it, read with as many as may follow.
+local function entry_behind(line, read, left, bound)
+  if #read < 2 * left + 2 then
+    local more = redis.call('ZRANGE', line, left, left + (bound and left or limit - given + 1) - 1, 'WITHSCORES')
+    for at = 1, #more do
+      read[2 * left + at] = more[at]
+    end
+  end
+  return read[2 * left + 1] and {tonumber(read[2 * left + 2]), read[2 * left + 1]}
+end
+
+-- Give out the head of a line and those behind it that come before `bound`. Returns its signature, the head
+-- that it has then, and what blocked that.
 local function serve_line(source, bound)
-  local head = jobs.load(keys.ranked_id(source.first[2]))
-  local line, left = keys.line(source.queue, source.task, head.signature), {}
-  local entries = {source.first[2], source.first[1]}
-  if not signatures.read(head.signature).ordering then
-    entries = redis.call('ZRANGE', line, 0, limit - given - 1, 'WITHSCORES')
-  end
-  for at = 1, #entries, 2 do
-    local member, score = entries[at], tonumber(entries[at + 1])
-    if candidates.beyond(source.queue, score) then
+  local entry, left, blocked = source.first, {}, nil
+  local read = {entry[2], entry[1]}
+  local job, definition, payload = job_of(source.queue, entry)
+  local signature = job.signature
+  local line = keys.line(source.queue, source.task, signature)
+  while true do
+    blocked = serve(job, definition, payload)
+    if blocked then
       break
     end
-    if at > 1 and bound and not candidates.before({score, member}, bound) then
+    left[#left + 1] = entry[2]
+    -- The head of an ordering key stays first in its order until it ends.
+    entry = not signatures.read(signature).ordering and entry_behind(line, read, #left, bound)
+    if not entry or given >= limit or refusals >= REFUSED_MAX or candidates.beyond(source.queue, entry[1])
+      or (bound and not candidates.before(entry, bound)) then
       break
     end
-    local id = keys.ranked_id(member)
-    local found = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.definition, FIELD.payload, FIELD.own)
-    local job = jobs.read(id, found[1], found[4])
-    if job.deadline_us and job.deadline_us <= clock.now then
-      refusals = refusals + 1 -- upkeep ends it; until then it is out of the way
-      index.set_late(job)
-    else
-      local blocked = gates.pass(turnstile, job)
-      if blocked then
-        return head.signature, left, blocked
-      end
-      index.unready(job)
-      hand_over(job, found[2], found[3])
-    end
-    left[#left + 1] = member
+    job, definition, payload = job_of(source.queue, entry)
   end
-  return head.signature, left, nil
+  pending.many('ZREM', line, left)
+  return signature, entry, blocked
 end
 
 -- Serve one line of the source that comes first. Returns false when the queue has no more.
@@ -101,30 +135,26 @@ local function serve_first(all)
   if not source then
     return false
   end
-  local signature, left, blocked = serve_line(source, bound)
-  if #left > 0 then
-    pending.many('ZREM', keys.line(source.queue, source.task, signature), left)
+  local stands = {source.gate, source.first[2]}
+  local signature, head, blocked = serve_line(source, bound)
+  if not blocked or whole_queue(blocked) then
+    lines.place(source.queue, source.task, signature, head, nil, stands)
+    candidates.go_on(source, head)
+    return not blocked
   end
-  if blocked and whole_queue(blocked) then
-    lines.place_head(source.queue, source.task, signature)
-    return false
-  elseif blocked then
-    local group, from = waiting_group(blocked, signatures.read(signature).weight)
-    lines.place_head(source.queue, source.task, signature, group, from)
-    lines.open_group(source.queue, source.task, group, from)
-    refusals = refusals + 1
-    for _, other in ipairs(all) do
-      other.spent = other.spent or (other.task == source.task and other.gate == group)
-    end
-  else
-    lines.place_head(source.queue, source.task, signature)
+  local group, from = waiting_group(blocked, signatures.read(signature).weight)
+  lines.place(source.queue, source.task, signature, head, group, stands)
+  lines.open_group(source.queue, source.task, group, from)
+  refusals = refusals + 1
+  for _, other in ipairs(all) do
+    other.spent = other.spent or (other.task == source.task and other.gate == group)
   end
-  candidates.read_heads(source)
+  candidates.go_on(source)
   return true
 end
 
 local function serve_ready(queue, tasks)
-  local all, later = candidates.sources(queue, candidates.known(tag .. KEY.ready_tasks .. queue, tasks))
+  local all, later = candidates.sources(queue, candidates.known(tag .. KEY.ready_tasks .. queue, tasks), limit - given)
   opens = later and math.min(opens or later, later) or opens
   while given < limit and refusals < REFUSED_MAX and serve_first(all) do
     -- one line after the other

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- Fast routes of submit, claim and settle, for jobs without keys in queues without constraints; see
--- `queues.get`. A fast route runs before the general route of its script. It decides about all jobs before
--- it writes anything, and writes nothing if one of them needs the general route.
+-- Fast routes of submit and claim, for jobs without keys in queues without constraints (see `queues.get`), and of
+-- settle, for completions that let no other job start. A fast route runs before the general route of its script.
+-- It decides about all jobs before it writes anything, and writes nothing if one of them needs the general route.
 
 -- fast: submit
 -- needs: keys
@@ -46,7 +46,8 @@ if known == 0 then
   redis.call('HINCRBY', tag .. KEY.counts, keys.count(queue, QUEUED), count)
   if redis.call('ZRANK', line, first) == 0 then -- else its head is the same as before
     -- needs: lines
-    lines.place(queue, task, '', line, priority, first)
+    lines.place(queue, task, '', {priority, first})
+    lines.flush()
   end
   redis.call('PUBLISH', tag .. KEY.wake .. 'queue:' .. queue, 'queue:' .. queue)
   return 'ok'
@@ -55,8 +56,7 @@ end
 -- fast: claim
 -- needs: candidates
 local worker, limit, default_timeout = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local RANK_MAX = 1000 -- a higher rank is one by age
-local READ_MAX = 1000 -- entries of a line that are read at once
+local RANK_MAX, READ_MAX = 1000, 1000 -- a higher rank is one by age; entries of a line that are read at once
 
 -- The unconstrained lines of a queue, or nil when there are others.
 local function lines_of(queue, tasks)
@@ -151,7 +151,7 @@ local function advance(line)
   pending.count(line.queue, PROCESSING, line.taken)
   pending.run(signatures.concurrency_gate(line.task, ''), line.taken)
   redis.call('ZREMRANGEBYRANK', line.key, 0, line.taken - 1)
-  lines.place_head(line.queue, line.task, '')
+  lines.touch(line.queue, line.task, '')
 end
 
 local function claim_fast()
@@ -166,8 +166,7 @@ local function claim_fast()
   for _, one in ipairs(chosen) do
     hand_over(one)
     local at = #answer
-    answer[at + 1], answer[at + 2] = one.id, one.job.text
-    answer[at + 3], answer[at + 4] = one.definition, one.payload
+    answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = one.id, one.job.text, one.definition, one.payload
   end
   for _, queue_lines in ipairs(found or {}) do
     for _, line in ipairs(queue_lines) do
@@ -177,6 +176,7 @@ local function claim_fast()
     end
   end
   pending.flush()
+  lines.flush()
   return answer
 end
 
@@ -197,12 +197,12 @@ local function completes(settled)
     and settled.failures + settled.crashes + settled.snoozes + settled.releases == 0
 end
 
--- Change a running job to a completed one.
+-- Change a running job to a completed one. General: its end lets others start, or removes a line of history.
 local function completed(job, settled)
   local now = clock.now
-  job.general = job.cancel_requested or job.keyed or job.signature ~= ''
-    or job.attempts >= 2 * POLICY.HISTORY_EACH_END or queues.get(job.queue).constrained
-    or queues.task(job.task)
+  job.general = job.cancel_requested or job.keyed or job.attempts >= 2 * POLICY.HISTORY_EACH_END
+    or signatures.read(job.signature).ordering or queues.get(job.queue).conf.concurrency
+    or (queues.task(job.task) or {}).concurrency
   job.was_awaited, job.retried = job.awaited, job.attempts > 0
   job.status, job.updated_us, job.finished_us, job.attempts = COMPLETED, now, now, job.attempts + 1
   job.settled_fence, job.settled_kind, job.suspect, job.awaited = job.fence, settled.kind, nil, nil
@@ -214,17 +214,18 @@ end
 
 -- The outcome of all jobs with this state and this settlement.
 local function outcome(state, settlement)
-  local name = settlement .. state
-  if not outcomes[name] then
-    local job = unpack_state(state)
+  local known = table_in(outcomes, settlement)
+  local job = known[state]
+  if not job then
+    job = unpack_state(state)
     job.ended, job.current = 0, job.status == PROCESSING and job.fence
     job.last_fence, job.last_kind = job.settled_fence, job.settled_kind
     if job.current then
       completed(job, settlements[settlement])
     end
-    outcomes[name], kinds[#kinds + 1] = job, job
+    known[state], kinds[#kinds + 1] = job, job
   end
-  return outcomes[name]
+  return job
 end
 
 -- The verdict about one job, and its outcome if it ends now; no verdict: the general route must decide.
@@ -257,6 +258,9 @@ local function write(one, result)
     wakes.add('job:' .. one.id)
   end
   pending.drop(tag .. KEY.held .. job.worker, one.id, KEY.holders, job.worker)
+  if queues.get(job.queue).tenanted then
+    pending.drop(tag .. KEY.running_passes .. job.priority .. ':' .. job.queue, one.id)
+  end
   job.ended = job.ended + 1
 end
 
@@ -281,7 +285,7 @@ local function settle_fast()
   for _, job in ipairs(kinds) do
     pending.count(job.queue, PROCESSING, -job.ended)
     pending.count(job.queue, COMPLETED, job.ended)
-    pending.run(signatures.concurrency_gate(job.task, ''), -job.ended)
+    pending.run(signatures.concurrency_gate(job.task, job.signature), -job.ended)
   end
   pending.flush()
   wakes.flush()

@@ -46,7 +46,7 @@ local function queued(job, change)
     return
   end
   change(keys.line(job.queue, job.task, job.signature), job.rank, keys.ranked(job))
-  lines.touch(job)
+  lines.touch(job.queue, job.task, job.signature)
 end
 
 -- Whether a job waits in a step of its handler. `suspends`: it is about to be saved so.
@@ -86,8 +86,7 @@ local function follow(job, change)
   end
 end
 
--- Write passes at once: the same script may read them again.
-local function follow_pass(job, there)
+local function follow_pass(job, change)
   if not queues.get(job.queue).tenanted then
     return
   end
@@ -97,10 +96,8 @@ local function follow_pass(job, there)
   elseif job.status == QUEUED and not job.parked_us and not job.suspect and job.rank == job.priority then
     kind = KEY.passes
   end
-  if kind and there then
-    redis.call('ZADD', share(kind, job), job.pass_number, job.id)
-  elseif kind then
-    redis.call('ZREM', share(kind, job), job.id)
+  if kind then
+    change(share(kind, job), job.pass_number, job.id)
   end
 end
 
@@ -108,12 +105,13 @@ end
 -- counts nothing. The counted bytes are stored with the job, so that exactly those are subtracted later.
 function index.weigh(job, gone)
   local key, bytes = keys.job(job.id), 0
-  local counted = tonumber(redis.call('HGET', key, FIELD.bytes) or 0)
+  local counted = job.bytes or tonumber(redis.call('HGET', key, FIELD.bytes) or 0)
   if not gone and not TERMINAL[job.status] and (counted > 0 or queues.bounds_bytes(job.queue)) then
     bytes = redis.call('HSTRLEN', key, FIELD.payload)
   end
   if bytes ~= counted then
     pending.weigh(job.queue, bytes - counted)
+    job.bytes = job.bytes and bytes
     if bytes > 0 then
       redis.call('HSET', key, FIELD.bytes, bytes)
     else
@@ -132,7 +130,7 @@ function index.leave(job)
     pending.run(signatures.concurrency_gate(job.task, job.signature), -1)
   end
   follow(job, drop)
-  follow_pass(job, false)
+  follow_pass(job, drop)
 end
 
 -- Remove a claimed job from every index but its line, which the claim changes itself.
@@ -147,10 +145,10 @@ function index.unready(job)
   if queues.get(job.queue).sheds then
     pending.drop(tag .. KEY.droppable .. job.queue, keys.numbered(job))
   end
-  follow_pass(job, false)
+  follow_pass(job, drop)
 end
 
--- Add a job to the indexes of its status, after it was changed.
+-- Add a job to the indexes of its status, after it was changed. One that starts keeps its place in the order of its key.
 function index.enter(job)
   pending.count(job.queue, job.status, 1)
   if is_suspended(job) then
@@ -160,11 +158,11 @@ function index.enter(job)
     pending.run(signatures.concurrency_gate(job.task, job.signature), 1)
   end
   follow(job, pending.put)
-  follow_pass(job, true)
+  follow_pass(job, pending.put)
   if TERMINAL[job.status] or queues.bounds_bytes(job.queue) then
     index.weigh(job)
   end
-  if signatures.read(job.signature).ordering then
+  if job.status ~= PROCESSING and signatures.read(job.signature).ordering then
     index.follow_order(job)
   end
 end
@@ -173,21 +171,31 @@ local function holds_line(job)
   return not TERMINAL[job.status] or (job.status == DEAD and job.holds_line)
 end
 
--- Add a job to the order of its ordering key, or remove it when it has ended; touch the new head.
+-- Place a job that heads the order of its ordering key now, if it is ready.
+local function place_in_order(id)
+  local job = jobs.load(id)
+  if not job or job.status ~= QUEUED then
+    return
+  elseif job.parked_us or job.suspect or job.deadline_us then -- perhaps it is not in its line
+    lines.touch(job.queue, job.task, job.signature)
+  else
+    lines.place(job.queue, job.task, job.signature, {job.rank, keys.ranked(job)})
+  end
+end
+
+-- Add a job to the order of its ordering key, or remove it when it has ended; place the new head.
 function index.follow_order(job)
   local order = signatures.order(job.queue, job.signature)
-  local before = redis.call('ZRANGE', order, 0, 0)[1]
+  local before, after = unpack(redis.call('ZRANGE', order, 0, 1))
   if holds_line(job) then
     redis.call('ZADD', order, job.line_number, job.id)
+    after = redis.call('ZRANGE', order, 0, 0)[1]
   else
     redis.call('ZREM', order, job.id)
+    after = before == job.id and after or before
   end
-  local after = redis.call('ZRANGE', order, 0, 0)[1]
   if after and after ~= before and after ~= job.id then
-    local head = jobs.load(after)
-    if head and head.status == QUEUED then
-      lines.touch(head)
-    end
+    place_in_order(after)
   end
 end
 

@@ -11,11 +11,13 @@ function jobs.read(id, state, own)
   return job
 end
 
--- The job of an id, or nil.
+-- The job of an id, or nil; with the bytes that are counted for it.
 function jobs.load(id)
-  local texts = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.own)
+  local texts = redis.call('HMGET', keys.job(id), FIELD.state, FIELD.own, FIELD.bytes)
   if texts[1] then
-    return jobs.read(id, texts[1], texts[2])
+    local job = jobs.read(id, texts[1], texts[2])
+    job.bytes = tonumber(texts[3] or 0)
+    return job
   end
 end
 
@@ -54,12 +56,7 @@ local sets, counted, running, suspended, weighed, named = {}, {}, {}, {}, {}, {}
 -- Add a member to a sorted set. The set `registry` lists the sorted sets that are not empty; there this
 -- one is called `name`.
 function pending.put(key, score, member, registry, name)
-  local set = sets[key]
-  if not set then
-    set = {}
-    sets[key] = set
-  end
-  set[member] = score
+  table_in(sets, key)[member] = score
   if registry and not named[key] then
     named[key] = {registry, name}
   end
@@ -109,6 +106,18 @@ function pending.many(command, key, arguments)
   end
 end
 
+-- Read values with a list of arguments, in such parts.
+function pending.read(command, key, arguments)
+  local found = {}
+  for first = 1, #arguments, ARGUMENTS_MAX do
+    local last = math.min(first + ARGUMENTS_MAX - 1, #arguments)
+    for at, value in ipairs(redis.call(command, key, unpack(arguments, first, last))) do
+      found[first + at - 1] = value
+    end
+  end
+  return found
+end
+
 local function flush_set(key, set)
   local added, removed = {}, {}
   for member, score in pairs(set) do
@@ -130,6 +139,15 @@ local function flush_set(key, set)
     redis.call('SADD', tag .. name[1], name[2])
   elseif redis.call('EXISTS', key) == 0 then
     redis.call('SREM', tag .. name[1], name[2])
+  end
+end
+
+-- Write the buffered changes of one sorted set, which is about to be read.
+function pending.write(key)
+  local set = sets[key]
+  if set then
+    sets[key] = nil
+    flush_set(key, set)
   end
 end
 

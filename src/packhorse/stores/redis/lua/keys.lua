@@ -13,6 +13,16 @@ else
   clock.now = time[1] * 1000000 + time[2]
 end
 
+-- The table of this name in a table of tables.
+local function table_in(tables, name)
+  local found = tables[name]
+  if not found then
+    found = {}
+    tables[name] = found
+  end
+  return found
+end
+
 local tag = KEYS[1] -- the hash tag that every key begins with
 local keys = {}
 
@@ -72,6 +82,10 @@ function keys.ranked_id(member)
   return string.sub(member, at + string.byte(member, at) - 95)
 end
 
+function keys.ranked_pass(member)
+  return tonumber(string.sub(member, 2, string.byte(member, 1) - 95))
+end
+
 function keys.ranked_place(member)
   local at = string.byte(member, 1) - 94
   return tonumber(string.sub(member, at + 1, at + string.byte(member, at) - 96))
@@ -92,7 +106,7 @@ local signatures = {}
 local read = {[''] = {tenant = '', weight = 1}}
 
 local function part(text, at)
-  if string.sub(text, at, at) == '-' then
+  if string.byte(text, at) == 45 then
     return nil, at + 1
   end
   local colon = string.find(text, ':', at, true)
@@ -104,14 +118,13 @@ end
 function signatures.read(signature)
   local known = read[signature]
   if not known then
-    local at, weight = 1, nil
-    known = {}
-    known.tenant, at = part(signature, at)
+    local tenant, at = part(signature, 1)
+    local weight, ordering, concurrency, rate
     weight, at = part(signature, at)
-    known.weight = tonumber(weight)
-    known.ordering, at = part(signature, at)
-    known.concurrency, at = part(signature, at)
-    known.rate, at = part(signature, at)
+    ordering, at = part(signature, at)
+    concurrency, at = part(signature, at)
+    rate, at = part(signature, at)
+    known = {tenant = tenant, weight = tonumber(weight), ordering = ordering, concurrency = concurrency, rate = rate}
     read[signature] = known
   end
   return known

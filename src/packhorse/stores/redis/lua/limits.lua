@@ -50,21 +50,20 @@ function rate_limit.next_free_us(log, rule, weight, now)
   return free
 end
 
--- The log after a grant to a job that starts within the allowance.
-function rate_limit.granted(log, rule, weight, now, allowance)
-  local counted, step = rate_limit.current(log, rule, now), math.max(1, math.ceil(allowance / POLICY.SLOTS))
+-- The entry of a log, as `current` returned it, in which a grant to a job that starts within the allowance counts.
+function rate_limit.slot(log, rule, now, allowance)
+  local step = math.max(1, math.ceil(allowance / POLICY.SLOTS))
   local start = math.ceil((now + allowance) / step) * step
   local ends = math.min(rate_limit.slot_end_us(start, rule), latest_end_us(rule, now))
-  local at = #counted
-  while at > 0 and counted[at][1] > ends do
+  local at = #log
+  while at > 0 and log[at][1] > ends do
     at = at - 1
   end
-  if at > 0 and counted[at][1] == ends then
-    counted[at][2] = counted[at][2] + weight
-  else
-    table.insert(counted, at + 1, {ends, weight})
+  if at == 0 or log[at][1] ~= ends then
+    at = at + 1
+    table.insert(log, at, {ends, 0})
   end
-  return counted
+  return log[at]
 end
 
 function rate_limit.read(gate)
@@ -143,11 +142,9 @@ end
 
 -- The state of a gate before the first job of this claim.
 local function state_of(name, queue, task, signature)
-  local kind, gate = string.sub(name, 1, 1), {name = name, closes_until = 0}
+  local kind, until_text = string.sub(name, 1, 1), shut_until(name)
   local conf, limits = queues.get(queue).conf, queues.task(task) or {}
-  local until_text = shut_until(name)
-  gate.shut = until_text == ''
-  gate.until_us = tonumber(until_text or 0) or 0
+  local gate = {name = name, shut = until_text == '', until_us = tonumber(until_text or 0) or 0, head = nil}
   if kind == GATE.order then
     gate.head = redis.call('ZRANGE', signatures.order(queue, signature), 0, 0)[1]
   elseif kind == GATE.task_concurrency or kind == GATE.task_concurrency_key then
@@ -163,14 +160,17 @@ local function state_of(name, queue, task, signature)
     gate.rule = conf.rate
   end
   if gate.rule then
-    gate.log = rate_limit.current(rate_limit.read(name), gate.rule, clock.now)
+    gate.log, gate.used = rate_limit.current(rate_limit.read(name), gate.rule, clock.now), 0
+    for _, grant in ipairs(gate.log) do
+      gate.used = gate.used + grant[2]
+    end
   end
   return gate
 end
 
 local function blocked_by_time(gate, weight)
   local free = math.max(clock.now, gate.until_us)
-  if gate.rule then
+  if gate.rule and (free > clock.now or gate.used + weight > gate.rule.max) then
     free = rate_limit.next_free_us(gate.log, gate.rule, weight, free)
   end
   if not free then -- the limit was lowered below its weight: it must not block others
@@ -236,15 +236,15 @@ end
 
 -- The gates of a job as this turnstile knows them.
 function gates.asked(turnstile, queue, task, signature)
-  local line = keys.line(queue, task, signature)
-  local list = turnstile.lists[line]
+  local lists = table_in(table_in(turnstile.lists, queue), task)
+  local list = lists[signature]
   if not list then
     list = {}
     for at, name in ipairs(gates.gates_of(queue, task, signature)) do
       turnstile.gates[name] = turnstile.gates[name] or state_of(name, queue, task, signature)
       list[at] = turnstile.gates[name]
     end
-    turnstile.lists[line] = list
+    lists[signature] = list
   end
   return list
 end
@@ -270,7 +270,8 @@ function gates.pass(turnstile, job)
       gate.running = gate.running + 1
     end
     if gate.rule then
-      gate.log = rate_limit.granted(gate.log, gate.rule, weight, clock.now, turnstile.allowance)
+      gate.slot = gate.slot or rate_limit.slot(gate.log, gate.rule, clock.now, turnstile.allowance)
+      gate.slot[2], gate.used = gate.slot[2] + weight, gate.used + weight
       rated = true
     end
   end

@@ -9,7 +9,7 @@
 -- needs: queues
 local lines = {}
 local REOPENED_MAX = 1000 -- groups that are opened at once
-local touched = {}
+local moves = {} -- what the next flush writes, by queue and task
 
 -- The head of a line with an ordering key: the head of that key's line, if it is a ready one here.
 local function head_in_order(queue, task, signature, line)
@@ -21,92 +21,125 @@ local function head_in_order(queue, task, signature, line)
   local member = keys.ranked(job)
   local score = redis.call('ZSCORE', line, member)
   if score then
-    return score, member
+    return {score, member}
   end
 end
 
-local function head_of(queue, task, signature, line)
+local function head_of(queue, task, signature)
+  local line = keys.line(queue, task, signature)
   if signatures.read(signature).ordering then
     return head_in_order(queue, task, signature, line)
   end
   local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
-  return first[2], first[1]
+  return first[1] and {first[2], first[1]}
 end
 
--- Add a group that is open from an instant on; '' is open always.
-function lines.open_group(queue, task, gate, from)
+local function moves_of(queue, task)
   local pair = keys.pair(queue, task)
-  redis.call('ZADD', tag .. KEY.groups .. pair, from, gate)
-  if gate ~= '' then
-    redis.call('SADD', tag .. KEY.gate_pairs .. gate, pair)
+  moves[pair] = moves[pair] or {queue = queue, task = task, lines = {}, opens = {}}
+  return moves[pair]
+end
+
+-- Open a group from an instant on; '' is open always. The next flush writes it, and the heads below.
+function lines.open_group(queue, task, gate, from)
+  moves_of(queue, task).opens[gate] = from
+end
+
+-- Note which job heads a line, {score, member}, or that none does: in the group it is in, or in that of `gate`.
+-- A caller that knows where its head stands, {gate, member}, says so.
+function lines.place(queue, task, signature, head, gate, stands)
+  local known = moves_of(queue, task).lines
+  local before = known[signature] or {stands = stands}
+  known[signature] = {head = head or nil, gate = gate or before.gate, stands = before.stands}
+end
+
+-- Note that the head of a line is to be found and placed.
+function lines.touch(queue, task, signature)
+  table_in(moves_of(queue, task).lines, signature).search = true
+end
+
+-- Read where the heads of lines stand, of which that is not known: {gate, member}, false for none.
+local function read_stands(pair, known)
+  local asked = {}
+  for signature, move in pairs(known) do
+    if move.stands == nil then
+      asked[#asked + 1] = signature
+    end
+  end
+  for at, text in ipairs(pending.read('HMGET', tag .. KEY.heads .. pair, asked)) do
+    known[asked[at]].stands = text and {cmsgpack.unpack(text)} or false
   end
 end
 
-local function leave_group(queue, task, gate, member)
-  local group = keys.group(queue, task, gate)
-  redis.call('ZREM', group, member)
-  if redis.call('EXISTS', group) == 0 then
-    local pair = keys.pair(queue, task)
-    redis.call('ZREM', tag .. KEY.groups .. pair, gate)
+-- Sort moves by what they change: members that leave and enter groups, fields of lines. Returns the lines
+-- that are empty now, and whether one is new.
+local function sort_moves(moved, leaving, entering, fields)
+  local gone, is_new = {}, false
+  for signature, move in pairs(moved.lines) do
+    local head = move.head
+    if move.search then
+      head = head_of(moved.queue, moved.task, signature)
+    end
+    local was, old = unpack(move.stands or {})
+    local gate = move.gate or was or ''
+    local stays = head and head[2] == old and gate == was
+    if old and not stays then
+      local members = table_in(leaving, was)
+      members[#members + 1] = old
+    end
+    if head and not stays then
+      local entries = table_in(entering, gate)
+      entries[#entries + 1], entries[#entries + 2] = head[1], head[2]
+      moved.opens[gate] = moved.opens[gate] or 0 -- the head has changed, so the gate must be asked again
+      fields[#fields + 1], fields[#fields + 2] = signature, cmsgpack.pack(gate, head[2])
+    elseif not head and redis.call('EXISTS', keys.line(moved.queue, moved.task, signature)) == 1 then
+      fields[#fields + 1], fields[#fields + 2] = signature, cmsgpack.pack(false, false)
+      head = true
+    elseif not head and move.stands then
+      gone[#gone + 1] = signature
+    end
+    is_new = is_new or (head and not move.stands)
+  end
+  return gone, is_new
+end
+
+local function write_groups(pair, moved, leaving, entering)
+  local groups, opens = tag .. KEY.groups .. pair, {}
+  for gate, members in pairs(leaving) do
+    pending.many('ZREM', keys.group(moved.queue, moved.task, gate), members)
+  end
+  for gate, entries in pairs(entering) do
+    pending.many('ZADD', keys.group(moved.queue, moved.task, gate), entries)
+  end
+  for gate, from in pairs(moved.opens) do
+    opens[#opens + 1], opens[#opens + 2] = from, gate
     if gate ~= '' then
-      redis.call('SREM', tag .. KEY.gate_pairs .. gate, pair)
+      redis.call('SADD', tag .. KEY.gate_pairs .. gate, pair)
+    end
+  end
+  pending.many('ZADD', groups, opens)
+  for gate in pairs(leaving) do
+    if redis.call('EXISTS', keys.group(moved.queue, moved.task, gate)) == 0 then
+      redis.call('ZREM', groups, gate)
+      if gate ~= '' then
+        redis.call('SREM', tag .. KEY.gate_pairs .. gate, pair)
+      end
     end
   end
 end
 
-local function forget_line(queue, task, signature)
-  local pair = keys.pair(queue, task)
-  redis.call('HDEL', tag .. KEY.heads .. pair, signature)
-  if redis.call('EXISTS', tag .. KEY.heads .. pair) == 0 then
-    redis.call('SREM', tag .. KEY.ready_tasks .. queue, task)
-    redis.call('SREM', tag .. KEY.task_queues .. task, queue)
+local function write(pair, moved)
+  local heads, leaving, entering, fields = tag .. KEY.heads .. pair, {}, {}, {}
+  read_stands(pair, moved.lines)
+  local gone, is_new = sort_moves(moved, leaving, entering, fields)
+  write_groups(pair, moved, leaving, entering)
+  pending.many('HSET', heads, fields)
+  pending.many('HDEL', heads, gone)
+  local change = is_new and 'SADD' or (#gone > 0 and redis.call('EXISTS', heads) == 0 and 'SREM')
+  if change then
+    redis.call(change, tag .. KEY.ready_tasks .. moved.queue, moved.task)
+    redis.call(change, tag .. KEY.task_queues .. moved.task, moved.queue)
   end
-end
-
--- Write which job heads a line, or that none does: in the group it is in, or in that of `gate` from
--- now on. Returns whether the line has a head.
-function lines.place(queue, task, signature, line, score, member, gate, from)
-  local pair = keys.pair(queue, task)
-  local text = redis.call('HGET', tag .. KEY.heads .. pair, signature)
-  local old_gate, old_member
-  if text then
-    old_gate, old_member = cmsgpack.unpack(text)
-  end
-  local group = gate or old_gate or ''
-  if member and member == old_member and group == old_gate then
-    return true
-  end
-  if old_member then
-    leave_group(queue, task, old_gate, old_member)
-  end
-  if member then
-    redis.call('ZADD', keys.group(queue, task, group), score, member)
-    -- The head has changed, so the gate must be asked again.
-    lines.open_group(queue, task, group, from or 0)
-    redis.call('HSET', tag .. KEY.heads .. pair, signature, cmsgpack.pack(group, member))
-  elseif redis.call('EXISTS', line) == 1 then
-    redis.call('HSET', tag .. KEY.heads .. pair, signature, cmsgpack.pack(false, false))
-  elseif text then
-    forget_line(queue, task, signature)
-    return false
-  end
-  if not text then
-    redis.call('SADD', tag .. KEY.ready_tasks .. queue, task)
-    redis.call('SADD', tag .. KEY.task_queues .. task, queue)
-  end
-  return member ~= nil
-end
-
--- Find the head of a line, and place it.
-function lines.place_head(queue, task, signature, gate, from)
-  local line = keys.line(queue, task, signature)
-  local score, member = head_of(queue, task, signature, line)
-  return lines.place(queue, task, signature, line, score, member, gate, from)
-end
-
--- Update the head of a job's line at the next flush.
-function lines.touch(job)
-  touched[keys.line(job.queue, job.task, job.signature)] = job
 end
 
 -- Let claims look at the lines that a gate held back.
@@ -127,10 +160,10 @@ function lines.open_all(pair)
   redis.call(#closed == REOPENED_MAX and 'SADD' or 'SREM', tag .. KEY.reopen, pair)
 end
 
--- Update the heads of the lines that were touched.
+-- Write the heads of lines, and the groups.
 function lines.flush()
-  for key, job in pairs(touched) do
-    touched[key] = nil
-    lines.place_head(job.queue, job.task, job.signature)
+  for pair, moved in pairs(moves) do
+    moves[pair] = nil
+    write(pair, moved)
   end
 end

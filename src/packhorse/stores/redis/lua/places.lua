@@ -13,6 +13,8 @@ end
 
 -- The virtual time of a share: the pass of its first ready job, or the highest ever given.
 local function virtual_time(share)
+  pending.write(tag .. KEY.passes .. share)
+  pending.write(tag .. KEY.running_passes .. share)
   local first = redis.call('ZRANGE', tag .. KEY.passes .. share, 0, 0, 'WITHSCORES')[2]
   if not first then
     return tonumber(redis.call('HGET', tag .. KEY.highest_pass, share) or 0)
