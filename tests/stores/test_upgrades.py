@@ -33,9 +33,11 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.protocol import Store
 from packhorse.stores.redis.layout import CODE, KEYS
 from packhorse.stores.requests import ClaimRequest, JobFilter, QueueSettings, Renewal
+from packhorse.stores.sql.rows import PASSES
 from packhorse.stores.sqlite import migrate as sqlite_migrate
 from packhorse.stores.sqlite import runner as runners
-from packhorse.stores.sqlite.submit import unload_jobs
+from packhorse.stores.sqlite.runner import PlanRunner
+from packhorse.stores.sqlite.statements import sql
 from packhorse.testing.conformance.samples import (
     ANNA,
     LEASE_US,
@@ -60,6 +62,13 @@ _ENDED: Final = {CODE[status] for status in TERMINAL}
 _ROUNDS_MAX: Final = 10
 
 
+def _unload_jobs(_: PlanRunner, connection: sqlite3.Connection, __: list[str]) -> None:
+    """Unload the intake as a release of version 2 does, without the table of requests."""
+    (last,) = connection.execute(sql("intake_last")).fetchone()
+    connection.execute(sql("intake_unload"), (last, PASSES, last))
+    connection.execute(sql("intake_empty"))
+
+
 class Version2:
     """A store of tables that a release of version 2 has filled."""
 
@@ -72,7 +81,7 @@ class Version2:
         if kind == "sqlite":  # it knows of jobs in the intake, not of users' transactions
             jobs = "select 1 from packhorse_intake limit 1"
             patch.setattr(runners, "is_loaded", lambda one: bool(one.execute(jobs).fetchall()))
-            patch.setattr(runners, "unload", lambda connection, _: unload_jobs(connection))
+            patch.setattr(PlanRunner, "_unload", _unload_jobs)
         self.opened_by_old().close()
         (self._fill_sqlite if kind == "sqlite" else self._fill_postgres)()
 

@@ -13,16 +13,16 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
-from packhorse.stores.intake import IntakeRequest
+from packhorse.stores.intake import IntakeRequest, read_request
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests
 from packhorse.stores.sql.records import reject
+from packhorse.stores.sql.rows import PASSES
 from packhorse.stores.sql.statements import Change, ChangeMany, Now, Rows
 from packhorse.stores.sqlite.connection import (
     FAILURES,
@@ -35,11 +35,9 @@ from packhorse.stores.sqlite.connection import (
 )
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.statements import sql
-from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit, unload
+from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit
 
 T = TypeVar("T")
-
-#: Runs a plan inside a transaction, and notes what to send after it.
 _Run = Callable[[sqlite3.Connection, Plan[Any], list[str]], Any]
 
 #: Pauses between attempts to get the lock: a commit with an fsync takes about as long as the first.
@@ -87,7 +85,7 @@ class PlanRunner(OneConnection):
                 self._connected()
                 return self._run_alone(plan)
             except FAILURES as error:
-                raise self._translated(error) from error
+                raise translated(error, self._parts.settings.path) from error
 
     def run_group(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans in one shared transaction; return an answer or an exception for each."""
@@ -138,15 +136,12 @@ class PlanRunner(OneConnection):
                 )
         return self._connection
 
-    def _translated(self, error: Exception) -> StoreError:
-        return translated(error, self._parts.settings.path)
-
     def _answer(self, run: Callable[[Plan[Any]], Any], plan: Plan[Any]) -> Any:
         """Return what `run` returns, or the translated exception it raised."""
         try:
             return run(plan)
         except FAILURES as error:
-            return self._translated(error)
+            return translated(error, self._parts.settings.path)
         except Exception as error:  # noqa: BLE001 - belongs to the caller who waits for it
             return error
 
@@ -196,12 +191,11 @@ class PlanRunner(OneConnection):
                 lambda connection: [run(connection, plan, wakes) for plan in plans],
                 writes=any(plan.writes for plan in plans),
             )
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - raised again for the plan it belongs to
+            if not (isinstance(error, sqlite3.Error) and LOCKED in str(error)):
+                return None
             # Running each alone would wait for the same lock again.
-            locked = LOCKED in str(error)
-            return [self._translated(error) for _ in plans] if locked else None
-        except Exception:  # noqa: BLE001 - raised again for the plan it belongs to
-            return None
+            return [translated(error, self._parts.settings.path) for _ in plans]
         self._parts.send(wakes)
         return answers
 
@@ -293,7 +287,13 @@ class PlanRunner(OneConnection):
                 raise TypeError(f"a SQLite plan cannot ask for {step!r}")
 
     def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
-        unload(connection, partial(self._admit, connection, wakes))
+        """Give the jobs of the intake numbers and places, then admit requests of users."""
+        (last,) = connection.execute(sql("intake_last")).fetchone()
+        connection.execute(sql("intake_unload"), (last, PASSES, last))
+        connection.execute(sql("intake_empty"))
+        if requests := connection.execute(sql("intake_waiting")).fetchall():
+            self._admit(connection, wakes, [read_request(text, at_us) for at_us, text in requests])
+            connection.execute(sql("intake_admitted"))
 
     def _admit(
         self, connection: sqlite3.Connection, wakes: list[str], requests: Sequence[IntakeRequest]

@@ -9,8 +9,7 @@ before any plan reads them. Only a read of one job by its id looks into the inta
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -19,7 +18,6 @@ import msgspec
 from packhorse.core.constraints import Constraint, are_alike, job_constraints
 from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
-from packhorse.stores.intake import IntakeRequest, read_request
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
 from packhorse.stores.sql.admission import submit_general
@@ -163,24 +161,3 @@ def waiting_job(job_id: str) -> Steps[tuple[Any, ...] | None]:
     text = sql("intake_job", columns=RECORD_COLUMNS)
     rows = yield Rows(text, (job_id,))
     return rows[0] if rows else None
-
-
-def unload(
-    connection: sqlite3.Connection, admit: Callable[[Sequence[IntakeRequest]], None]
-) -> None:
-    """Give the jobs of the intake their numbers and places; inside a transaction that writes.
-
-    Then pass the requests of users' transactions to `admit`.
-    """
-    unload_jobs(connection)
-    requests = connection.execute(sql("intake_waiting")).fetchall()
-    if requests:
-        admit([read_request(text, at_us) for at_us, text in requests])
-        connection.execute(sql("intake_admitted"))
-
-
-def unload_jobs(connection: sqlite3.Connection) -> None:
-    """Do as `unload`, without the requests of users' transactions."""
-    (last,) = connection.execute(sql("intake_last")).fetchone()
-    connection.execute(sql("intake_unload"), (last, PASSES, last))
-    connection.execute(sql("intake_empty"))
