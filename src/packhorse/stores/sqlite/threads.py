@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from packhorse.errors import PackhorseError, StoreUnavailable
@@ -127,46 +127,37 @@ class OwnerThread:
 
     @staticmethod
     def _serve(runner: PlanRunner, tickets: _Tickets) -> None:
-        while (group := _next_group(tickets)) is not None:
-            try:
-                answers = runner.run_group([plan for plan, _ in group])
-            except PackhorseError as error:  # the file cannot be opened: fail all, try again later
-                answers = [error] * len(group)
-            except BaseException as error:  # noqa: BLE001 - the thread must survive any error
-                answers = [StoreUnavailable(f"the SQLite store failed: {error!r}")] * len(group)
-            _deliver(group, answers)
+        """Run what waits, group by group; None ends the thread, after what came before."""
+        while True:
+            group: list[_Ticket] = []
+            ticket = tickets.get()
+            while ticket is not None:
+                group.append(ticket)
+                if tickets.empty() or len(group) >= _GROUP_MAX:
+                    break
+                ticket = tickets.get()
+            if group:
+                _answer(runner, [one for one in group if not one[1].cancelled()])
+            if ticket is None:
+                break
         runner.disconnect()
 
 
-def _next_group(tickets: _Tickets) -> list[_Ticket] | None:
-    """Wait for a ticket, then take what else waits; None when the thread is to end."""
-    group: list[_Ticket] = []
-    ticket = tickets.get()
-    while ticket is not None:
-        if not ticket[1].cancelled():
-            group.append(ticket)
-        if len(group) >= _GROUP_MAX:
-            return group
-        try:
-            ticket = tickets.get_nowait()
-        except Empty:
-            return group
-    if group:
-        tickets.put(None)  # end after the plans that came before
-        return group
-    return None
-
-
-def _deliver(group: Sequence[_Ticket], answers: Sequence[object]) -> None:
-    """Hand out the answers, with one call into each event loop."""
+def _answer(runner: PlanRunner, group: Sequence[_Ticket]) -> None:
+    """Run a group and hand out the answers, with one call into each event loop."""
+    try:
+        answers = runner.run_group([plan for plan, _ in group])
+    except PackhorseError as error:  # the file cannot be opened: fail all, try again later
+        answers = [error] * len(group)
+    except BaseException as error:  # noqa: BLE001 - the thread must survive any error
+        answers = [StoreUnavailable(f"the SQLite store failed: {error!r}")] * len(group)
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], object]]] = {}
     for (_, future), answer in zip(group, answers, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, answer))
     for loop, results in by_loop.items():
-        try:
+        # If the loop is closed, no caller is left.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve, results)
-        except RuntimeError:  # the loop is closed: no caller is left
-            continue
 
 
 def _resolve(results: Sequence[tuple[asyncio.Future[Any], object]]) -> None:
