@@ -62,7 +62,7 @@ _NOTHING: Final = Succeeded("null")
 #: Between two tries to read results from a store that cannot be reached.
 _STORE_PAUSE_S: Final = 1.0
 #: Types that a handler may return instead of a result.
-_NO_RESULTS: Final = (BaseException, TaskError, WorkerResponse)
+_NO_RESULTS: Final = (BaseException, TaskError, WorkerResponse, ChunkEnded)
 
 
 class Executor:
@@ -86,7 +86,11 @@ class Executor:
             outcome = None if attempt.job.options is None else await self._prepared(attempt, calls)
             if outcome is None:
                 value = self._call(attempt)
-                outcome = _returned(attempt, await value if calls is ON_LOOP else value)
+                value = await value if calls is ON_LOOP else value
+                if attempt.ending is None and attempt.settled is None:
+                    outcome = judged(plan, value, job_id=attempt.job.id)
+                else:
+                    outcome = _overruled(attempt)
             if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
                 return outcome  # the most common case: nothing is left to check or to write
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
@@ -212,16 +216,11 @@ async def _fill_in(attempt: Attempt, wanted: Wanted, context: Context, calls: Ca
                 raise
 
 
-def _returned(attempt: Attempt, value: Any) -> Outcome:
-    """Return the outcome of a returned value."""
+def _overruled(attempt: Attempt) -> Outcome:
+    """Return the outcome of an attempt whose handler's result does not count."""
     if attempt.settled is not None:
         return _NOTHING  # its transaction has completed the job
-    if attempt.ending is not None:
-        # The worker stopped it: what it returned does not count.
-        return ended_by_worker(attempt, attempt.ending)
-    if isinstance(value, ChunkEnded):
-        return value.outcome
-    return judged(attempt.plan, value, job_id=attempt.job.id)
+    return ended_by_worker(attempt, attempt.ending or attempt.bound)
 
 
 def judged(plan: CallPlan, value: Any, *, job_id: str) -> Outcome:
@@ -229,6 +228,8 @@ def judged(plan: CallPlan, value: Any, *, job_id: str) -> Outcome:
     if value is None and plan.returns_nothing:
         return _NOTHING
     if isinstance(value, _NO_RESULTS):
+        if isinstance(value, ChunkEnded):
+            return value.outcome
         if isinstance(value, WorkerResponse):
             return answered(plan, value, job_id=job_id)
         return returned_error(value)
