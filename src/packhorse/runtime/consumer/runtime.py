@@ -112,7 +112,7 @@ class ConsumerRuntime(Runtime):
         timer = self.loop.call_later(timeout_s, self._time_is_up, waiter)
         self._waiting.append(waiter)
         self._count()
-        self.wake()
+        self.fetcher.wake()
         try:
             return await waiter.answer
         except asyncio.CancelledError:
@@ -237,7 +237,7 @@ class ConsumerRuntime(Runtime):
     def _end_fetches(self) -> None:
         for waiter in self._waiting:
             waiter.resolve()
-        self.wake()
+        self.fetcher.wake()
 
     async def _claim(self) -> None:
         await self.settings.looked.wait()  # of shutdown the fetcher is told by itself

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,9 @@ from packhorse.runtime.worker.shutdown import Phase, Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
 from packhorse.stores.requests import Claimed, ClaimRequest
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.processes.runner import ProcessFetcher
 
 #: A limited job that did not start within this of its claim goes back. Where a rate let it go, the
 #: claim's allowance is what counts.
@@ -81,23 +84,21 @@ class Fetcher:
     ) -> None:
         self.finished = False  #: nothing is left to do, and the worker leaves
         self.allowance = StartAllowance()
-        #: Tasks of ordinary claims. `ProcessFetcher` claims those of processes, save suspects.
+        #: Tasks of ordinary claims; `beside` claims those of processes, save suspects.
         self.own_tasks = request.tasks
+        self.beside: ProcessFetcher | None = None  #: if a task wants processes
         self.looks = 0  #: how often a look at the store has begun
         self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
         self.served: dict[str, Served] = {}  #: by queue, for `Starvation`, which clears it
         #: Folds finished members into their groups, which may submit jobs; returns whether any.
         self.fold: Callable[[], Awaitable[bool]]
         self._request = request
+        self._env = env
         self._store = env.store
-        self._outboxes = env.outboxes
-        self._clock = env.clock
         self._monotonic = env.clock.monotonic
-        self._link = env.link
         self._options = options
         self._find_plan = find_plan
         self._slots = slots
-        slots.max_jobs = options.max_jobs
         self._settler = settler
         self._heartbeat = heartbeat
         self._shutdown = shutdown
@@ -123,6 +124,8 @@ class Fetcher:
             self.rotation.woken(topics)
         self._empty = False
         self._woken.set()
+        if self.beside is not None:
+            self.beside.wake()
 
     def nudge(self) -> None:
         """End a rest: what kept this from claiming or finishing may have changed."""
@@ -131,6 +134,8 @@ class Fetcher:
 
     def consider(self) -> None:
         """End a rest if a turn of the slots made room for a claim."""
+        if self.beside is not None:
+            self.beside.consider()
         if not self.urgency.plain:
             self._look_for_room()
         if self._slots.freed or (self._caps is not None and self._caps.freed):
@@ -179,8 +184,10 @@ class Fetcher:
             mode, change_s = self._mode(now)
         if mode is Mode.NORMAL and self._empty and now < self._look_at:
             rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
-            bursting = self._options.burst and not slots.busy
-            return await self._burst_rest_s(rest_s) if bursting else rest_s
+            # What the settler still has comes with a nudge once it is accepted.
+            if self._options.burst and not (slots.busy or self._settler.backlog):
+                rest_s = min(rest_s, await self._leave_or_wait())
+            return rest_s
         ask = self._room(mode, now)
         gate = self._heartbeat.gate  # a renewal that holds it ends with a nudge
         if ask.limit < 1 or not self._may_claim() or not gate.acquire(blocking=False):
@@ -231,7 +238,7 @@ class Fetcher:
 
     def _takes_suspects(self) -> bool:
         """Whether this worker runs suspects: one process of a supervisor does, and any burst."""
-        link = self._link
+        link = self._env.link
         return link is None or link.takes_suspects or self._options.burst
 
     def _may_claim(self) -> bool:
@@ -359,13 +366,6 @@ class Fetcher:
         if ask.urgent is not None and self.urgency.answered(ask.urgent, full=full):
             self._empty = False  # nothing else waits, so that background jobs may run
 
-    async def _burst_rest_s(self, rest_s: float) -> float:
-        """Find out whether a burst worker that has nothing to do is finished."""
-        if self._settler.backlog:
-            self._settler.flush()
-            return rest_s  # what was accepted comes with a nudge
-        return min(rest_s, await self._leave_or_wait())
-
     async def _leave_or_wait(self) -> float:
         """Return how long a burst worker waits for jobs it could run; finish if there are none."""
         request = self._request
@@ -382,7 +382,7 @@ class Fetcher:
         if waits_us:
             now = self._monotonic()
             wait_s = min(waits_us) / SECOND_US
-            if pass_idle(self._clock, min(wait_s, max(0.0, self._due_at - now))):
+            if pass_idle(self._env.clock, min(wait_s, max(0.0, self._due_at - now))):
                 self._empty = False
                 self._heartbeat.renew_now()  # the lease may have run out meanwhile
                 return _REST_MIN_S
@@ -395,6 +395,6 @@ class Fetcher:
 
     async def _admit(self) -> int:
         """Admit jobs of users' transactions and outboxes; return how many."""
-        intake = self._store.intake
+        intake, outboxes = self._store.intake, self._env.outboxes
         admitted = 0 if intake is None else await self._store.arun(intake.admit(wait=True))
-        return admitted + (await self._outboxes.adrain(self._store) if self._outboxes else 0)
+        return admitted + (await outboxes.adrain(self._store) if outboxes else 0)

@@ -85,7 +85,7 @@ class Runtime:
         self.health = StoreHealth(env.bus, env.clock, worker)
         self.announcer = Announcer(env.bus, env.chance, worker)
         self.counters = WorkerCounters()
-        self.slots = Slots(self.loop, env.clock, concurrency)
+        self.slots = Slots(self.loop, env.clock, concurrency, max_jobs=options.max_jobs)
         self.progress = ProgressWriter(env.store, env.clock, self.health, self.slots.held)
         self.settler = self._settler()
         self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
@@ -95,8 +95,6 @@ class Runtime:
         )
         self.lease = self.heartbeat.lease
         self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
-        #: Claims now; a worker with processes wakes two fetchers.
-        self.wake: Callable[..., None] = self.fetcher.wake
         self.admitter = self._admitter()
         self.groups = Groups(
             *(self.services, known_foldings(env, worker)),
@@ -127,7 +125,7 @@ class Runtime:
         intake = self.env.store.intake
         if intake is None or intake.admits_by_itself:
             return None
-        return Admitter(self.services, found=lambda: self.wake(()))
+        return Admitter(self.services, found=self.fetcher.wake)
 
     def _fetcher(self, tasks: tuple[str, ...], *, look_ahead: bool) -> Fetcher:
         env, options, plans = self.env, self.options, self.plans
@@ -213,7 +211,7 @@ class Runtime:
             return []
         from packhorse.runtime.services.drainer import Drainer  # noqa: PLC0415 - few have one
 
-        return [Drainer(self.services, outbox, found=self.wake) for outbox in env.outboxes]
+        return [Drainer(self.services, outbox, found=self.fetcher.wake) for outbox in env.outboxes]
 
     async def leave(self) -> bool:
         """End the lease, so that the store need not wait for its expiry; return whether it did."""
@@ -320,7 +318,7 @@ class Runtime:
             for topic in heard & self.also_heard.keys():
                 self.also_heard[topic]()
             if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
-                self.wake(heard)
+                self.fetcher.wake(heard)
                 self.settings.soon.set()
             if self.slots.busy:
                 await asyncio.sleep(_WAKE_INTERVAL_S)

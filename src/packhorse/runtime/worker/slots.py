@@ -90,12 +90,19 @@ _TOO_LATE: Final = Ending.TOO_LATE
 class Slots:
     """All jobs of this worker. Used by the event loop's thread alone, except `held_fences`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, concurrency: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        concurrency: int,
+        *,
+        max_jobs: int | None = None,
+    ) -> None:
         self.concurrency = concurrency
+        self.max_jobs = max_jobs  #: attempts that may begin at all
         self.running = 0
         self.in_processes = 0  #: of those; they have slots of their own, one a process
         self.started = 0  #: attempts begun since the worker started
-        self.max_jobs: int | None = None  #: how many may be; `Fetcher` sets it
         self.waiting: deque[Attempt] = deque()  #: look-ahead
         self.held: set[Attempt] = set()  #: from the claim until the settlement is accepted
         self.look_ahead = LookAhead(concurrency)

@@ -183,9 +183,8 @@ class Worker:
         """Claim and run jobs until shutdown begins, or there is nothing left."""
         shutdown = runtime.shutdown
         await _first(runtime.settings.looked.wait(), shutdown.reached(Phase.DRAINING))
-        apart = runtime.process_fetcher
-        loops = [runtime.fetcher.run()] if apart is None else [runtime.fetcher.run(), apart.run()]
-        fetching = asyncio.gather(*loops)
+        beside = runtime.fetcher.beside
+        fetching = asyncio.gather(runtime.fetcher.run(), *([beside.run()] if beside else []))
         await _first(asyncio.shield(fetching), shutdown.reached(Phase.DRAINING))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLAIM_LANDS_S):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from packhorse.core.clock import SECOND_US
@@ -126,7 +126,7 @@ class WorkerRuntime(Runtime):
         self.heartbeat.tell_quiet(on=on)
         if on:
             self._give_back()
-        self.wake()
+        self.fetcher.wake()
 
     def leave_with(self, problem: str) -> None:
         """Shut down because of a problem that this worker cannot recover from."""
@@ -144,7 +144,6 @@ class WorkerRuntime(Runtime):
     def _make_processes(self) -> None:
         """Make the process runner, if a task wants one."""
         self.processes: ProcessRunner | None = None
-        self.process_fetcher: ProcessFetcher | None = None
         apart = process_tasks(self.env.registry)
         if not apart:
             return
@@ -157,19 +156,13 @@ class WorkerRuntime(Runtime):
         )
         tasks = self.plans.tasks
         self.fetcher.own_tasks = tuple(name for name in tasks if name not in apart)
-        self.process_fetcher = ProcessFetcher(
+        self.fetcher.beside = ProcessFetcher(
             *(self.fetcher, self.slots, self.shutdown),
             tasks=tuple(sorted(apart)),
             processes=self.processes.pool.limits.slots,
             poll_s=self.options.poll_interval_us / SECOND_US,
             look_ahead=not self.env.middlewares,  # inside of these, an attempt has begun
         )
-        self.wake = self._wake_both
-
-    def _wake_both(self, topics: Collection[str] = ()) -> None:
-        self.fetcher.wake(topics)
-        if self.process_fetcher is not None:
-            self.process_fetcher.wake()
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))
@@ -178,11 +171,6 @@ class WorkerRuntime(Runtime):
         if self.processes is None:
             raise RuntimeError("there are no processes, since no task wants one")
         return self.processes.run(attempt)
-
-    def after_turn(self) -> None:
-        super().after_turn()
-        if self.process_fetcher is not None:
-            self.process_fetcher.consider()
 
     def _stop_process(self, attempt: Attempt) -> None:
         if self.processes is not None:
