@@ -25,7 +25,7 @@ from packhorse.events import JobDead, JobFailed, JobRetried, ObserverFailed
 from packhorse.runtime.worker.attaching import AttachmentWriter
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.steps import ON_LOOP
-from packhorse.steps.calls import Invoke, invoked
+from packhorse.steps.calls import IN_THREAD, Invoke
 from packhorse.steps.runner import StepRunner
 from packhorse.stores.memory import MemoryStore
 from tests.worker.support import PATIENCE_S, Yard, until
@@ -197,7 +197,7 @@ async def called(function: Callable[..., object], *args: Any) -> object:
 async def test_an_error_of_a_step_with_a_timeout_is_in_no_cycle() -> None:
     step = Invoke("step", in_a_thread, (), PATIENCE_S)
 
-    raised = await raised_by(called(invoked, step))
+    raised = await raised_by(IN_THREAD.invoke(step))
 
     assert raised() is None
 

@@ -40,7 +40,7 @@ class _Returns(NamedTuple):
     plain: frozenset[type]
 
 
-class ResultCodec(NamedTuple):
+class ResultCodec(msgspec.Struct, frozen=True):
     """The results of a function, as far as JSON carries them."""
 
     label: str  #: the function, for messages

@@ -8,7 +8,7 @@ reads and writes for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -110,16 +110,16 @@ def open_step(values: Mapping[str, bytes], due_us: int) -> OpenStep | None:
 class StepLog:
     """The steps of one attempt, beside those that were kept before it."""
 
-    __slots__ = ("_before", "_begun", "_kept", "_taken", "_waits", "changed", "unwritten")
+    __slots__ = ("_before", "_begun", "_kept", "_taken", "_waits", "_warn", "unwritten")
 
-    def __init__(self, values: Mapping[str, bytes]) -> None:
+    def __init__(self, values: Mapping[str, bytes], warn: Callable[[str], None]) -> None:
         self._before = _read(values) if values else {}  # steps of earlier attempts
         self._kept = dict(self._before)
         self._begun: set[str] = set()
         self._waits: dict[str, int] = {}  # for each signal
         self._taken: dict[str, int] = {}  # signals that waits of this attempt were given
         self.unwritten: dict[str, bytes] = {}  #: steps that share the next write
-        self.changed: str | None = None  #: how the order differs from that of earlier attempts
+        self._warn: Callable[[str], None] | None = warn  # None: it was called
 
     def begin(
         self, name: str, kind: StepKind, *, strict: bool = False
@@ -127,7 +127,7 @@ class StepLog:
         """A step begins: return its number, and what is kept of it.
 
         A name names one step of an attempt. Where earlier attempts had other steps, or this one at
-        another place, `changed` says so; with `strict` that is a `StepMismatch`.
+        another place, that is a warning once, and with `strict` a `StepMismatch`.
         """
         _check_name(name)
         if name in self._begun:
@@ -145,7 +145,9 @@ class StepLog:
         if self._before and (problem := self._difference(name, number, kept)) is not None:
             if strict:
                 raise StepMismatch(problem)
-            self.changed = self.changed or problem
+            warn, self._warn = self._warn, None
+            if warn is not None:
+                warn(problem)
         return number, kept
 
     def keep(self, name: str, step: KeptStep) -> None:

@@ -13,7 +13,9 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import msgspec
 
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import RetryRule
@@ -33,7 +35,7 @@ _AROUND: Final[ContextVar[_Around | None]] = ContextVar("packhorse_step", defaul
 Work = Coroutine[Any, Any, T]
 
 
-class Invoke(NamedTuple):
+class Invoke(msgspec.Struct, frozen=True):
     """The function of a step."""
 
     name: str
@@ -73,7 +75,11 @@ class _LoopCalls:
     """Without blocking the event loop."""
 
     def invoke(self, asked: Invoke) -> Awaitable[Any]:
-        return ainvoked(asked)
+        """Await a coroutine function; call any other in a thread."""
+        enter = _AROUND.get()
+        if enter is None and asked.timeout_s is None:
+            return _awaited(asked)
+        return _ainvoked(asked, enter or _around_nothing)
 
     def read(self, host: AttemptHost) -> Awaitable[Attachments]:
         return host.aattachments()
@@ -89,7 +95,9 @@ class _ThreadCalls:
     """In the caller's thread: coroutines that block, and end when they are first sent to."""
 
     async def invoke(self, asked: Invoke) -> Any:
-        return invoked(asked)
+        """Call in this thread; with a timeout in another one, which is abandoned if it is late."""
+        with (_AROUND.get() or _around_nothing)(asked.name):
+            return _invoked(asked)
 
     async def read(self, host: AttemptHost) -> Attachments:
         return host.attachments()
@@ -141,15 +149,6 @@ def around_steps(enter: _Around) -> None:
     _AROUND.set(enter)
 
 
-def invoked(asked: Invoke) -> Any:
-    """Call in this thread; with a timeout in another one, which is abandoned if it is late."""
-    enter = _AROUND.get()
-    if enter is None:
-        return _invoked(asked)
-    with enter(asked.name):
-        return _invoked(asked)
-
-
 def _invoked(asked: Invoke) -> Any:
     if asked.timeout_s is None:
         return _settled(asked, asked.function(*asked.args))
@@ -185,14 +184,6 @@ def _settled(asked: Invoke, value: Any) -> Any:
             "'async def' handler can do"
         )
     return value
-
-
-def ainvoked(asked: Invoke) -> Awaitable[Any]:
-    """Await a coroutine function; call any other in a thread."""
-    enter = _AROUND.get()
-    if enter is None and asked.timeout_s is None:
-        return _awaited(asked)
-    return _ainvoked(asked, enter or _around_nothing)
 
 
 def _around_nothing(_name: str) -> AbstractContextManager[None]:

@@ -58,7 +58,7 @@ class _Owner(Waiter, Protocol):
 class StepRunner:
     """Run the steps of one attempt."""
 
-    __slots__ = ("_host", "_job", "_log", "_max_tokens", "_owner", "_spending", "_warned", "kept")
+    __slots__ = ("_host", "_job", "_log", "_max_tokens", "_owner", "_spending", "kept")
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class StepRunner:
         self._host = host
         self._owner = owner
         self._log: StepLog | None = None
-        self._warned = False
         self.kept: Attachments | None = None  # as of the attempt's begin; None: not read
         self._max_tokens = max_tokens
         self._spending: Spending | None = None
@@ -160,7 +159,7 @@ class StepRunner:
     ) -> Any:
         """Call a function once per job, and keep what it returns before going on."""
         log = self._log or await self._opened(calls)
-        number, kept = self._begin(log, name, StepKind.STEP, strict=strict)
+        number, kept = log.begin(name, StepKind.STEP, strict=strict)
         codec = ResultCodec.of_function(f"step {name!r}", function)
         if kept is not None:
             return codec.decode(bytes(kept.value))
@@ -182,7 +181,7 @@ class StepRunner:
     async def sleep(self, calls: Calls, name: str, delay_us: int) -> None:
         """End the attempt; a later one continues behind this step when the time has come."""
         log = await self._opened(calls)
-        number, kept = self._begin(log, name, StepKind.SLEEP)
+        number, kept = log.begin(name, StepKind.SLEEP)
         if kept is not None and kept.state is StepState.DONE:
             return
         due_us, left_us = self._due(kept, delay_us)
@@ -209,7 +208,7 @@ class StepRunner:
         """End the attempt until a signal comes; return its value."""
         log = await self._opened(calls)
         name = log.next_wait(signal)
-        number, kept = self._begin(log, name, StepKind.WAIT)
+        number, kept = log.begin(name, StepKind.WAIT)
         codec = ResultCodec.of_function(f"signal {signal!r}")
         if kept is not None and kept.state is StepState.DONE:
             log.took_signal(signal)
@@ -325,17 +324,9 @@ class StepRunner:
             elif not self._host.suspends or has_attachments(self._job):
                 values = (await self._read(calls)).values
             if self._log is None:  # else a concurrent step has read them
-                self._log = StepLog(values)
+                owner = self._owner
+                self._log = StepLog(values, lambda problem: owner.log.warning("%s", problem))
         return self._log
-
-    def _begin(
-        self, log: StepLog, name: str, kind: StepKind, *, strict: bool = False
-    ) -> tuple[int, KeptStep | None]:
-        begun = log.begin(name, kind, strict=strict)
-        if log.changed is not None and not self._warned:
-            self._warned = True
-            self._owner.log.warning("%s", log.changed)
-        return begun
 
     # ----------------------------------------------------------------------------------- loops
 
@@ -375,7 +366,7 @@ class StepRunner:
 
     async def _open_cursor(self, calls: Calls, cursor: Cursor[Any]) -> None:
         log = await self._opened(calls)
-        number, kept = self._begin(log, cursor.name, StepKind.EACH)
+        number, kept = log.begin(cursor.name, StepKind.EACH)
         cursor.open(number, kept)
 
     async def _confirm(self, calls: Calls, cursor: Cursor[T], item: T) -> None:

@@ -66,7 +66,7 @@ def check_values(values: Mapping[str, bytes]) -> None:
     """Refuse what no job can have, before anything is asked of a store."""
     for name, value in values.items():
         try:
-            size = len(name.encode())
+            size = len(name) if name.isascii() else len(name.encode())
         except UnicodeEncodeError:
             size = 0
         if not 0 < size <= ATTACHED_NAME_BYTES_MAX or "\0" in name:
