@@ -116,8 +116,7 @@ async def test_a_worker_whose_loop_is_blocked_answers_too(
 
 async def test_where_handlers_in_processes_are_is_told_once_each_has_said_it() -> None:
     asked: list[Callable[[], None]] = []
-    none = cast("Any", None)
-    runner = ProcessRunner(none, none, none, none, 1.0, hand_over=None)
+    runner = ProcessRunner.__new__(ProcessRunner)  # of no worker
     process = cast("Any", SimpleNamespace(ask_where=asked.append))
     runner._running = {cast("Any", name): process for name in ("one", "two")}
     told: list[bool] = []

@@ -12,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from packhorse.core.clock import SECOND_US, pass_idle
-from packhorse.core.config import WorkerOptions
-from packhorse.core.job import Job
 from packhorse.runtime.services.upkeep import Served
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.claim_policy import (
@@ -32,17 +30,14 @@ from packhorse.runtime.worker.claim_policy import (
     StoreTime,
     Urgency,
 )
-from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.heartbeat import Heartbeat
-from packhorse.runtime.worker.plans import CallPlan
-from packhorse.runtime.worker.settler import BACKLOG_MAX, Settler
-from packhorse.runtime.worker.shutdown import Phase, Shutdown
-from packhorse.runtime.worker.slots import Slots
-from packhorse.runtime.worker.store_health import Backoff, StoreHealth
+from packhorse.runtime.worker.settler import BACKLOG_MAX
+from packhorse.runtime.worker.shutdown import Phase
+from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.requests import Claimed, ClaimRequest
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.processes.runner import ProcessFetcher
+    from packhorse.runtime.worker.runtime import Runtime
 
 #: A limited job that did not start within this of its claim goes back. Where a rate let it go, the
 #: claim's allowance is what counts.
@@ -68,41 +63,35 @@ class _Ask(NamedTuple):
 class Fetcher:
     """One loop; `run_once` is its body, and says how long to rest."""
 
-    def __init__(
-        self,
-        request: ClaimRequest,
-        env: Environment,
-        options: WorkerOptions,
-        find_plan: Callable[[Job], CallPlan],
-        *,
-        slots: Slots,
-        settler: Settler,
-        heartbeat: Heartbeat,
-        shutdown: Shutdown,
-        health: StoreHealth,
-        look_ahead: bool,
-    ) -> None:
+    def __init__(self, runtime: Runtime, tasks: tuple[str, ...], *, look_ahead: bool) -> None:
+        env, options, slots = runtime.env, runtime.options, runtime.slots
         self.finished = False  #: nothing is left to do, and the worker leaves
         self.allowance = StartAllowance()
         #: Tasks of ordinary claims; `beside` claims those of processes, save suspects.
-        self.own_tasks = request.tasks
+        self.own_tasks = tasks
         self.beside: ProcessFetcher | None = None  #: if a task wants processes
         self.looks = 0  #: how often a look at the store has begun
         self.on_look: Callable[[], None] = lambda: None  #: called when a look has ended
         self.served: dict[str, Served] = {}  #: by queue, for `Starvation`, which clears it
-        #: Folds finished members into their groups, which may submit jobs; returns whether any.
-        self.fold: Callable[[], Awaitable[bool]]
-        self._request = request
+        self._request = ClaimRequest(
+            worker=runtime.worker,
+            queues=options.queues,
+            tasks=tasks,
+            limit=0,
+            default_timeout_us=runtime.plans.longest_timeout_us,
+            tenants=options.tenants,
+        )
+        self._runtime = runtime
         self._env = env
         self._store = env.store
         self._monotonic = env.clock.monotonic
         self._options = options
-        self._find_plan = find_plan
+        self._find_plan = runtime.plans.find
         self._slots = slots
-        self._settler = settler
-        self._heartbeat = heartbeat
-        self._shutdown = shutdown
-        self._health = health
+        self._settler = runtime.settler
+        self._heartbeat = runtime.heartbeat
+        self._shutdown = runtime.shutdown
+        self._health = runtime.health
         self._poll_s = options.poll_interval_us / SECOND_US
         self._turn = asyncio.Lock()  # ordinary claims may never end; others come between
         self._suspects_apart = False  # a suspect waits for a process; ordinary claims do not see it
@@ -369,7 +358,7 @@ class Fetcher:
     async def _leave_or_wait(self) -> float:
         """Return how long a burst worker waits for jobs it could run; finish if there are none."""
         request = self._request
-        if await self._admit() or await self.fold():
+        if await self._admit() or await self._runtime.fold():
             self._empty = False
             return _REST_MIN_S
         plan = self._store.inspection.outlook(request.worker, request.queues, request.tasks)

@@ -11,9 +11,9 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from packhorse.context import RUNNING
 from packhorse.core.outcome import Failed, Outcome, Succeeded
@@ -22,10 +22,10 @@ from packhorse.runtime.worker.executor import Executor, raised_in
 from packhorse.runtime.worker.hooks import MiddlewareChain
 from packhorse.runtime.worker.outcomes import ended_by_worker
 
-_LOG: Final = logging.getLogger("packhorse.worker")
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
-Finish = Callable[[Attempt, Outcome], None]
-Begin = Callable[[Attempt], None]
+_LOG: Final = logging.getLogger("packhorse.worker")
 
 #: How long jobs may wait for a busy thread before one more is started, up to one per slot. Short
 #: jobs are done sooner by few threads, which do not fight over the interpreter.
@@ -38,33 +38,23 @@ class WrappedRunner:
     """Runs attempts inside the app's middlewares, whatever kind their handlers are."""
 
     def __init__(
-        self,
-        executor: Executor,
-        chain: MiddlewareChain,
-        threads: ThreadRunner,
-        begin: Begin,
-        finish: Finish,
-        *,
-        in_process: Callable[[Attempt], Awaitable[Outcome]],
+        self, runtime: WorkerRuntime, executor: Executor, middlewares: MiddlewareChain
     ) -> None:
-        self._in_process = in_process
+        self._runtime = runtime
         self._pid = os.getpid()
-        self._loop = asyncio.get_running_loop()
         self._executor = executor
-        self._chain = chain
-        self._threads = threads
-        self._begin = begin
-        self._finish = finish
+        self._middlewares = middlewares
 
     def start(self, attempt: Attempt) -> None:
         """Run a handler inside its middlewares."""
-        attempt.task = self._loop.create_task(self._run(attempt))
+        attempt.task = self._runtime.loop.create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
+        slots = self._runtime.slots
         if attempt.ending is None:
-            self._begin(attempt)
+            self._runtime.begin(attempt)
         if attempt.ending is not None:  # there is nothing to run, and nothing to wrap
-            self._finish(attempt, ended_by_worker(attempt, attempt.ending))
+            slots.finish(attempt, ended_by_worker(attempt, attempt.ending))
             return
         attempt.start_by = None  # it begins here: middlewares may take their time
         RUNNING.set(attempt.running)
@@ -72,19 +62,19 @@ class WrappedRunner:
             if self._executor.enter is not None:
                 self._executor.enter(attempt)
             context = self._executor.context(attempt)
-            outcome = await self._chain.run(attempt, context, lambda: self._handle(attempt))
+            outcome = await self._middlewares.run(attempt, context, lambda: self._handle(attempt))
         except BaseException as error:  # noqa: BLE001 - a middleware's own tasks were cancelled
             outcome = attempt.outcome or raised_in(attempt, error)
-        self._finish(attempt, outcome)
+        slots.finish(attempt, outcome)
         del outcome  # the exception in it may hold this frame: a cycle that would keep it alive
 
     async def _handle(self, attempt: Attempt) -> Outcome:
         if attempt.ending is not None:  # told to stop while a middleware prepared it
             return ended_by_worker(attempt, attempt.ending)
         if attempt.plan.threaded:
-            return await self._threads.run(attempt)
-        if attempt.plan.process:
-            return await self._in_process(attempt)
+            return await self._runtime.threads.run(attempt)
+        if attempt.plan.process and self._runtime.processes is not None:
+            return await self._runtime.processes.run(attempt)
         outcome = await self._executor.execute(attempt)
         try:
             if os.getpid() != self._pid:  # before a middleware takes it for the handler's
@@ -101,22 +91,12 @@ _Item = tuple[Attempt, contextvars.Context, "asyncio.Future[Outcome] | None"]
 class ThreadRunner:
     """Runs plain functions in threads, at most one per slot; collects their outcomes in batches."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        begin: Begin,
-        finish: Finish,
-        *,
-        too_late: Callable[[Attempt], bool],
-        size: int,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, runtime: WorkerRuntime, executor: Executor) -> None:
+        self._runtime = runtime
+        self._loop = runtime.loop
         self._pid = os.getpid()
         self._execute = executor.execute_here
-        self._begin = begin
-        self._finish = finish
-        self._too_late = too_late
-        self._size = size
+        self._size = runtime.options.concurrency
         self._context = contextvars.copy_context()
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()  # at most one item per slot
         self._ended: deque[tuple[_Item, Outcome]] = deque()
@@ -127,7 +107,7 @@ class ThreadRunner:
 
     def start(self, attempt: Attempt) -> None:
         """Run a plain handler."""
-        self._begin(attempt)
+        self._runtime.begin(attempt)
         self._put((attempt, self._context.copy(), None))
 
     async def run(self, attempt: Attempt) -> Outcome:
@@ -214,8 +194,9 @@ class ThreadRunner:
     def _run_item(self, thread: _Thread, item: _Item) -> None:
         attempt, context = item[:2]
         thread.begun = True
-        if attempt.ending is None and self._too_late(attempt):  # it waited for this thread
-            attempt.ending = Ending.TOO_LATE
+        runtime = self._runtime
+        if attempt.ending is None and runtime.too_late(attempt, runtime.monotonic()):
+            attempt.ending = Ending.TOO_LATE  # it waited for this thread
         outcome = context.run(self._execute, attempt)
         if os.getpid() != self._pid:  # as above
             leave_copy(outcome)
@@ -244,7 +225,7 @@ class ThreadRunner:
         attempt, _, answer = item
         if answer is None:
             if attempt.stage <= Stage.RUNNING:  # else it has ended, and its thread died of it
-                self._finish(attempt, outcome)
+                self._runtime.slots.finish(attempt, outcome)
         elif not answer.done():
             answer.set_result(outcome)
 

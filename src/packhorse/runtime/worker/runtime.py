@@ -43,7 +43,7 @@ from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
-from packhorse.stores.requests import ClaimRequest, Renewal
+from packhorse.stores.requests import Renewal
 
 #: How long ending the lease may take; otherwise it runs out by itself.
 _LEAVE_S: Final = 2.0
@@ -87,14 +87,14 @@ class Runtime:
         self.counters = WorkerCounters()
         self.slots = Slots(self.loop, env.clock, concurrency, max_jobs=options.max_jobs)
         self.progress = ProgressWriter(env.store, env.clock, self.health, self.slots.held)
-        self.settler = self._settler()
+        self.settler = Settler(self)
         self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
         self.history = HistoryKeeper(self.services, totals=self.settler.tallies.totals)
         self.heartbeat = Heartbeat(
             env, self._renewal(tasks, concurrency), self.slots, self.health, self
         )
         self.lease = self.heartbeat.lease
-        self.fetcher = self._fetcher(tasks, look_ahead=look_ahead)
+        self.fetcher = Fetcher(self, tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
         self.groups = Groups(
             *(self.services, known_foldings(env, worker)),
@@ -102,7 +102,6 @@ class Runtime:
             worked=self.health.worked,
         )
         self.workflow_keeper = WorkflowKeeper(self.services)
-        self.fetcher.fold = self._fold
         #: Topics of this kind of runtime alone, and what to do when one is heard.
         self.also_heard: dict[str, Callable[[], None]] = {}
         declared = declared_settings(env.queues, env.registry)
@@ -110,45 +109,11 @@ class Runtime:
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
         )
 
-    def _settler(self) -> Settler:
-        settler = Settler(
-            *(self.env, self.shutdown, self.health),
-            held=self.slots.held,
-            announcer=self.announcer,
-            counters=self.counters,
-            progress=self.progress,
-        )
-        settler.on_limited = self._limited
-        return settler
-
     def _admitter(self) -> Admitter | None:
         intake = self.env.store.intake
         if intake is None or intake.admits_by_itself:
             return None
         return Admitter(self.services, found=self.fetcher.wake)
-
-    def _fetcher(self, tasks: tuple[str, ...], *, look_ahead: bool) -> Fetcher:
-        env, options, plans = self.env, self.options, self.plans
-        request = ClaimRequest(
-            worker=self.worker,
-            queues=options.queues,
-            tasks=tasks,
-            limit=0,
-            default_timeout_us=plans.longest_timeout_us,
-            tenants=options.tenants,
-        )
-        return Fetcher(
-            request,
-            env,
-            options,
-            plans.find,
-            slots=self.slots,
-            settler=self.settler,
-            heartbeat=self.heartbeat,
-            shutdown=self.shutdown,
-            health=self.health,
-            look_ahead=look_ahead,
-        )
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return Renewal(
@@ -200,7 +165,7 @@ class Runtime:
         ]
         return [asyncio.create_task(each) for each in loops]
 
-    async def _fold(self) -> bool:
+    async def fold(self) -> bool:
         """Fold groups and follow workflows before a burst ends; return whether there were any."""
         folded = await self.groups.fold_all()
         return await self.workflow_keeper.follow() or folded
@@ -253,7 +218,7 @@ class Runtime:
         if idle:
             self.idle.set()
 
-    def _limited(self, attempt: Attempt) -> None:
+    def limited(self, attempt: Attempt) -> None:
         """Release waiting jobs that share the rate limit a handler met elsewhere."""
         self.fetcher.seen_limited([attempt])
         met = attempt.job

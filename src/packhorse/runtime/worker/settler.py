@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -28,13 +28,12 @@ from packhorse.errors import StoreRefused, StoreUnavailable
 from packhorse.events import JobCompleted
 from packhorse.runtime.worker.attaching import LogWriter
 from packhorse.runtime.worker.attempt import Attempt, Settling
-from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.plans import limits_of
-from packhorse.runtime.worker.progress import ProgressWriter
-from packhorse.runtime.worker.shutdown import Shutdown
-from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
-from packhorse.runtime.worker.telemetry import Announcer
+from packhorse.runtime.worker.store_health import Backoff
+from packhorse.runtime.worker.tallies import Tallies
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.runtime import Runtime
 
 _LOG: Final = logging.getLogger("packhorse.worker")
 #: While more than this wait to be written, nothing new is claimed.
@@ -54,28 +53,20 @@ _COMPLETED: Final = SettlementKind.COMPLETED
 class Settler:
     """Writes settlements."""
 
-    def __init__(
-        self,
-        env: Environment,
-        shutdown: Shutdown,
-        health: StoreHealth,
-        *,
-        held: set[Attempt],
-        announcer: Announcer,
-        counters: WorkerCounters,
-        progress: ProgressWriter,
-    ) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        env = runtime.env
+        self._runtime = runtime
         self._store = env.store
         self._bus = env.bus
         self._logs = LogWriter(env.store, env.bus.redact)
         self._chance = env.chance
         self._monotonic = env.clock.monotonic
-        self._held = held  # until the store has accepted what became of them
-        self._shutdown = shutdown
-        self._health = health
-        self._announcer = announcer
-        self._progress = progress
-        self._loop = asyncio.get_running_loop()
+        self._held = runtime.slots.held  # until the store has accepted what became of them
+        self._shutdown = runtime.shutdown
+        self._health = runtime.health
+        self._announcer = runtime.announcer
+        self._progress = runtime.progress
+        self._loop = runtime.loop
         self._settlements: list[Settlement] = []
         self._attempts: list[Attempt] = []
         self._under_way: _Batch = ([], [])
@@ -86,9 +77,7 @@ class Settler:
         self._backoff = Backoff(env.chance)
         #: Called with the attempts that the store has accepted.
         self.on_accepted: Callable[[Sequence[Attempt]], None] | None = None
-        #: Called with an attempt that met a rate limit elsewhere.
-        self.on_limited: Callable[[Attempt], None] = lambda _attempt: None
-        self.tallies = Tallies(counters)  #: of all attempts that the store has answered
+        self.tallies = Tallies(runtime.counters)  #: of all attempts that the store has answered
         #: Called with every answered batch, where attempts are traced.
         self.on_answered: (
             Callable[[Sequence[Settlement], Sequence[Attempt], Sequence[Verdict]], None] | None
@@ -127,7 +116,7 @@ class Settler:
         self._settlements.append(settlement)
         self._attempts.append(attempt)
         if type(outcome) is Limited:
-            self.on_limited(attempt)
+            self._runtime.limited(attempt)
 
     def _already_settled(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
         """Report a job that its handler completed in a transaction: nothing is left to write."""

@@ -8,83 +8,30 @@ told to stop ──ends by itself──▶ settled
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from packhorse.core.clock import Clock
+from packhorse.core.clock import SECOND_US
 from packhorse.core.outcome import Outcome
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.outcomes import ended_by_worker
-from packhorse.runtime.worker.slots import Slots
-from packhorse.runtime.worker.telemetry import Announcer
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
 
-class Watchdog:
-    """Watches every running attempt's `expires`.
+class Stopper:
+    """Watches every running attempt's `expires`, stops handlers, and abandons those that go on.
 
     An attempt that expires is told to stop and given a grace; one that expires again is abandoned.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        running: Callable[[], Iterable[Attempt]],
-        expired: Callable[[Attempt], None],
-    ) -> None:
-        self._loop = loop
-        self._monotonic = clock.monotonic
-        self._running = running
-        self._expired = expired
+    def __init__(self, runtime: WorkerRuntime) -> None:
+        self._runtime = runtime
+        self._slots = runtime.slots
+        self._grace_s = runtime.options.stop_grace_us / SECOND_US
         self.alarm = float("inf")  #: when it looks next
         self._timer: asyncio.TimerHandle | None = None
-
-    def wake_at(self, when: float, now: float) -> None:
-        """Look at `when`, which is sooner than `alarm`."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self.alarm = when
-        self._timer = self._loop.call_later(max(0.0, when - now), self._look)
-
-    def extend(self, attempt: Attempt, seconds: float) -> None:
-        """Give an attempt that is being stopped this many seconds."""
-        now = self._monotonic()
-        attempt.expires = now + seconds
-        if attempt.expires < self.alarm:
-            self.wake_at(attempt.expires, now)
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self) -> None:
-        self.alarm, self._timer = float("inf"), None
-        now = self._monotonic()
-        running = [each for each in self._running() if each.stage is Stage.RUNNING]
-        for attempt in running:
-            if attempt.expires <= now:
-                self._expired(attempt)
-        ends = [each.expires for each in running if each.stage is Stage.RUNNING]
-        if ends and min(ends) < self.alarm:
-            self.wake_at(min(ends), now)
-
-
-class Stopper:
-    """Stops handlers, and abandons those that do not stop."""
-
-    def __init__(
-        self,
-        slots: Slots,
-        announcer: Announcer,
-        extend: Callable[[Attempt], None],
-        abandon_thread: Callable[[Attempt], None],
-        stop_process: Callable[[Attempt], None],
-    ) -> None:
-        self._slots = slots
-        self._announcer = announcer
-        self._extend = extend
-        self._abandon_thread = abandon_thread
-        self._stop_process = stop_process
         self._abandoned: set[Attempt] = set()  # coroutines; kept, for the loop forgets tasks
 
     @property
@@ -97,19 +44,21 @@ class Stopper:
         """Return the attempts of those coroutines; callable from any thread."""
         return [each for each in list(self._abandoned) if each.live_tasks]
 
-    def let_go(self) -> None:
-        """Keep a closing event loop from waiting for abandoned coroutines."""
+    def wake_at(self, when: float, now: float) -> None:
+        """Look at `when`, which is sooner than `alarm`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.alarm = when
+        self._timer = self._runtime.loop.call_later(max(0.0, when - now), self._look)
+
+    def close(self) -> None:
+        """Stop watching, and keep a closing event loop from waiting for abandoned coroutines."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in (task for attempt in self._abandoned for task in attempt.live_tasks):
             # It would be cancelled and awaited there, and it does not heed being cancelled.
             asyncio._unregister_task(task)  # noqa: SLF001 - part of asyncio's extension API
             task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - told already
-
-    def expired(self, attempt: Attempt) -> None:
-        """Stop an attempt whose time is over; abandon it when its grace is over too."""
-        if attempt.ending is None:
-            self.stop(attempt, attempt.bound)
-        else:
-            self.abandon(attempt)
 
     def cancel(self, job_ids: Collection[str]) -> None:
         """Stop the attempts of these cancelled jobs."""
@@ -117,7 +66,7 @@ class Stopper:
         self._slots.withdraw(lambda job: job.id in wanted)
         for attempt in self._slots.running_attempts():
             if attempt.job.id in wanted and attempt.ending is None:
-                self._announcer.cancelling(attempt)
+                self._runtime.announcer.cancelling(attempt)
                 self.stop(attempt, Ending.CANCEL)
 
     def stop(self, attempt: Attempt, ending: Ending) -> None:
@@ -129,9 +78,9 @@ class Stopper:
             attempt.context.request_cancel()
         if attempt.stage is Stage.RUNNING:
             # A task that has not begun sees `ending` itself; cancelled, it would never say so.
-            self._extend(attempt)
-            if attempt.plan.process:
-                self._stop_process(attempt)
+            self._give_grace(attempt)
+            if self._runtime.processes is not None and attempt.plan.process:
+                self._runtime.processes.stop(attempt)
             elif not attempt.plan.threaded:
                 for task in attempt.live_tasks[:1]:  # its middlewares see how it ends
                     task.cancel()
@@ -149,4 +98,43 @@ class Stopper:
         for task in attempt.live_tasks:
             task.cancel()
             self._abandoned.add(attempt)
-        self._announcer.abandoned(attempt)
+        self._runtime.announcer.abandoned(attempt)
+
+    def _look(self) -> None:
+        self.alarm, self._timer = float("inf"), None
+        now = self._runtime.monotonic()
+        running = [each for each in self._slots.held if each.stage is Stage.RUNNING]
+        for attempt in running:
+            if attempt.expires <= now:
+                self._expired(attempt)
+        ends = [each.expires for each in running if each.stage is Stage.RUNNING]
+        if ends and min(ends) < self.alarm:
+            self.wake_at(min(ends), now)
+
+    def _expired(self, attempt: Attempt) -> None:
+        """Stop an attempt whose time is over; abandon it when its grace is over too."""
+        if attempt.ending is None:
+            self.stop(attempt, attempt.bound)
+        else:
+            self.abandon(attempt)
+        if self._runtime.supervisor is not None:
+            self._runtime.supervisor.expired(attempt)
+
+    def _give_grace(self, attempt: Attempt) -> None:
+        now, supervisor = self._runtime.monotonic(), self._runtime.supervisor
+        attempt.expires = now + self._grace_s
+        if attempt.expires < self.alarm:
+            self.wake_at(attempt.expires, now)
+        if supervisor is not None:
+            supervisor.extend(attempt)
+
+    def _abandon_thread(self, attempt: Attempt) -> None:
+        runtime, options = self._runtime, self._runtime.options
+        runtime.threads.abandon(attempt)
+        stuck = runtime.threads.stuck
+        if stuck >= (options.abandoned_threads_max or options.concurrency):
+            runtime.leave_with(
+                f"{stuck} threads do not stop, the last one of job {attempt.job.id} "
+                f"(task {attempt.job.task}); restart the process, and let the handler look at "
+                "ctx.cancel_requested or use timeouts of its own"
+            )

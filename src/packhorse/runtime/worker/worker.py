@@ -3,7 +3,7 @@
 
 heartbeat ─ lease ─┐
 wake-ups ────────▶ fetcher ─ claim ▶ slots ─▶ runners ─▶ executor ─ Outcome ▶ settler ─▶ store
-                      ▲               ▲ │      watchdog, stopper
+                      ▲               ▲ │      stopper
 settings ─────────────┘               └─┘ turn  services: rescue, promote, expire, park, prune
 """
 
@@ -228,8 +228,7 @@ class Worker:
 
     async def _leave(self, runtime: WorkerRuntime) -> None:
         """Close the runners and end the lease."""
-        runtime.watchdog.close()
-        runtime.stopper.let_go()
+        runtime.stopper.close()
         runtime.threads.close()
         if runtime.processes is not None:
             await runtime.processes.pool.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from packhorse.core.clock import SECOND_US
@@ -25,8 +25,6 @@ from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.processes.runner import (
     ProcessFetcher,
     ProcessRunner,
-    origin_of,
-    process_runner,
     process_slots,
     process_tasks,
 )
@@ -35,7 +33,7 @@ from packhorse.runtime.worker.runtime import Runtime
 from packhorse.runtime.worker.settings import Settings, dividing_queues, limited_queues
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import HEARD_TOPICS, StackAnswers, stack_of_thread
-from packhorse.runtime.worker.stopping import Stopper, Watchdog
+from packhorse.runtime.worker.stopping import Stopper
 from packhorse.runtime.worker.supervised import SupervisorReporter
 from packhorse.stores.requests import Renewal
 
@@ -57,21 +55,19 @@ class WorkerRuntime(Runtime):
         self.thread = threading.get_ident()  #: of the event loop
         self._started = False
         self._pid = os.getpid()
-        self.watchdog = Watchdog(self.loop, env.clock, self.slots.running_attempts, self._expired)
         self.starvation = Starvation(self.services, served=self.fetcher.served)
         self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
         self.contexts.attachments.after_write = self.settler.flush
-        executor = Executor(self.contexts.make, env.places)
         if env.log_level < LOGS_OFF:
             capture()
+        executor = Executor(self.contexts.make, env.places)
         self._execute = executor.execute
-        run = self._make_runners(executor)
-        self.stopper = Stopper(
-            *(self.slots, self.announcer),
-            extend=self._extend,
-            abandon_thread=self._abandon_thread,
-            stop_process=self._stop_process,
-        )
+        self.threads = ThreadRunner(self, executor)
+        self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
+        self.processes: ProcessRunner | None = None
+        if apart := process_tasks(env.registry):
+            self._make_processes(apart)
+        self.stopper = Stopper(self)
         self.supervisor = None if env.link is None else SupervisorReporter(env.link, self)
         if self.supervisor is not None or options.burst:
             self.settler.on_accepted = self._accepted
@@ -79,32 +75,15 @@ class WorkerRuntime(Runtime):
         self.also_heard = dict.fromkeys(HEARD_TOPICS, self.stacks.asked)
         #: Called when an operator pauses or resumes claiming through the store.
         self.told_quiet: Callable[[bool], None] = lambda on: self.set_quiet(on=on)
+        middlewares = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
         self.slots.connect(
-            run=run,
+            run=WrappedRunner(self, executor, middlewares).start if middlewares else self._start,
             settle=self._instrumented(executor),
             after_turn=self.after_turn,
             may_start=lambda: self.monotonic() < self.lease.trusted_until or self.lease.trusted,
         )
         self.use_settings(self.settings.settings)
         self.shutdown.watch(self._stop_starting)
-
-    def _make_runners(self, executor: Executor) -> Callable[[Attempt], None]:
-        """Make the runners of handlers; return the function that starts an attempt."""
-        env, slots, failed = self.env, self.slots, self.announcer.middleware_failed
-        self.threads = ThreadRunner(
-            *(executor, self._begin, slots.finish),
-            too_late=lambda attempt: self.too_late(attempt, self.monotonic()),
-            size=self.options.concurrency,
-        )
-        self.instruments = Instruments(env.instruments, failed)
-        self._make_processes()
-        if not (chain := MiddlewareChain(env.middlewares, failed)):
-            return self._start
-        wrapped = WrappedRunner(
-            *(executor, chain, self.threads, self._begin, slots.finish),
-            in_process=self._run_in_process,
-        )
-        return wrapped.start
 
     def _instrumented(self, executor: Executor) -> Callable[[Attempt, Outcome], None]:
         """Connect the instruments, if there are any; return the function to settle with."""
@@ -141,19 +120,9 @@ class WorkerRuntime(Runtime):
 
     # -------------------------------------------------------------------------------- processes
 
-    def _make_processes(self) -> None:
-        """Make the process runner, if a task wants one."""
-        self.processes: ProcessRunner | None = None
-        apart = process_tasks(self.env.registry)
-        if not apart:
-            return
-        self.processes = process_runner(
-            *(self.worker, origin_of(self.env.app, self.env.origin), self.options, self.progress),
-            begin=self._begin,
-            hand_over=self.instruments.handed_over if self.instruments else None,
-            finish=self.slots.finish,
-            hopeless=self.leave_with,
-        )
+    def _make_processes(self, apart: frozenset[str]) -> None:
+        """Make the runner of tasks that want processes, and what claims for it."""
+        self.processes = ProcessRunner(self)
         tasks = self.plans.tasks
         self.fetcher.own_tasks = tuple(name for name in tasks if name not in apart)
         self.fetcher.beside = ProcessFetcher(
@@ -166,15 +135,6 @@ class WorkerRuntime(Runtime):
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))
-
-    def _run_in_process(self, attempt: Attempt) -> Awaitable[Outcome]:
-        if self.processes is None:
-            raise RuntimeError("there are no processes, since no task wants one")
-        return self.processes.run(attempt)
-
-    def _stop_process(self, attempt: Attempt) -> None:
-        if self.processes is not None:
-            self.processes.stop(attempt)
 
     # ------------------------------------------------------------------------------ one attempt
 
@@ -190,7 +150,7 @@ class WorkerRuntime(Runtime):
     async def _run_on_loop(self, attempt: Attempt) -> None:
         """Run a coroutine handler, in the attempt's own task."""
         if attempt.ending is None:  # else it was told to stop before it began
-            self._begin(attempt)
+            self.begin(attempt)
         outcome = await self._execute(attempt)
         if os.getpid() != self._pid:  # the handler has forked, and this is the copy
             leave_copy(outcome)
@@ -198,7 +158,7 @@ class WorkerRuntime(Runtime):
         self.slots.finish(attempt, outcome)
         del outcome  # the exception in it may hold this frame: a cycle that would keep it alive
 
-    def _begin(self, attempt: Attempt) -> None:
+    def begin(self, attempt: Attempt) -> None:
         """Note that a handler begins, and when it must have ended. Runs once per job."""
         now, job, plan = self.monotonic(), attempt.job, attempt.plan
         if self.too_late(attempt, now):
@@ -215,32 +175,12 @@ class WorkerRuntime(Runtime):
             if left_s < timeout_s:
                 timeout_s, attempt.bound = max(0.0, left_s), Ending.DEADLINE
         attempt.timeout_s, attempt.expires = timeout_s, now + timeout_s
-        if attempt.expires < self.watchdog.alarm:
-            self.watchdog.wake_at(attempt.expires, now)
+        if attempt.expires < self.stopper.alarm:
+            self.stopper.wake_at(attempt.expires, now)
         if self.supervisor is not None:
             self.supervisor.begin(attempt)
         if JobStarted in self.env.bus.observers:
             self.announcer.started(attempt)
-
-    def _extend(self, attempt: Attempt) -> None:
-        """Give an attempt that is being stopped its grace."""
-        self.watchdog.extend(attempt, self.options.stop_grace_us / SECOND_US)
-        if self.supervisor is not None:
-            self.supervisor.extend(attempt)
-
-    def _expired(self, attempt: Attempt) -> None:
-        self.stopper.expired(attempt)
-        if self.supervisor is not None:
-            self.supervisor.expired(attempt)
-
-    def _abandon_thread(self, attempt: Attempt) -> None:
-        self.threads.abandon(attempt)
-        if self.threads.stuck >= (self.options.abandoned_threads_max or self.options.concurrency):
-            self.leave_with(
-                f"{self.threads.stuck} threads do not stop, the last one of job {attempt.job.id} "
-                f"(task {attempt.job.task}); restart the process, and let the handler look at "
-                "ctx.cancel_requested or use timeouts of its own"
-            )
 
     # --------------------------------------------------------------------- what the parts report
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US
@@ -30,9 +30,11 @@ from packhorse.runtime.worker.processes.pool import (
     ProcessLimits,
     ProcessPool,
 )
-from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 
 #: A job that finds no free process within this is given back: another worker may have one.
 _WAIT_S: Final = 1.0
@@ -48,28 +50,15 @@ _REST_MIN_S: Final = 0.005
 class ProcessRunner:
     """Run each attempt in an event-loop task that talks to a process."""
 
-    def __init__(
-        self,
-        pool: ProcessPool,
-        progress: ProgressWriter,
-        begin: Callable[[Attempt], None],
-        finish: Callable[[Attempt, Outcome], None],
-        grace_s: float,
-        *,
-        hand_over: Callable[[Attempt], dict[str, str] | None] | None,
-    ) -> None:
-        self.pool = pool
-        self._loop = asyncio.get_running_loop()
-        self._progress = progress
-        self._begin = begin
-        self._finish = finish
-        self._hand_over = hand_over
-        self._grace_s = grace_s * _OWN_GRACE
+    def __init__(self, runtime: WorkerRuntime) -> None:
+        self.pool = _pool(runtime)
+        self._runtime = runtime
+        self._grace_s = runtime.options.stop_grace_us / SECOND_US * _OWN_GRACE
         self._running: dict[Attempt, PoolProcess] = {}  # at most one per process
 
     def start(self, attempt: Attempt) -> None:
         """Run a handler in a process."""
-        attempt.task = self._loop.create_task(self._run(attempt))
+        attempt.task = self._runtime.loop.create_task(self._run(attempt))
 
     def stop(self, attempt: Attempt) -> None:
         """Stop a handler: tell it first if it has a context, else kill its process at once."""
@@ -78,7 +67,7 @@ class ProcessRunner:
             return  # it has not begun, and will not
         if attempt.plan.wants_context:
             process.cancel(attempt.job)
-            self._loop.call_later(self._grace_s, self._kill, attempt, process)
+            self._runtime.loop.call_later(self._grace_s, self._kill, attempt, process)
         else:
             process.kill()
 
@@ -112,7 +101,7 @@ class ProcessRunner:
         return await self._run_in(process, attempt)
 
     async def _run(self, attempt: Attempt) -> None:
-        self._finish(attempt, await self._outcome(attempt))
+        self._runtime.slots.finish(attempt, await self._outcome(attempt))
 
     async def _outcome(self, attempt: Attempt) -> Outcome:
         try:
@@ -121,12 +110,12 @@ class ProcessRunner:
             attempt.ending = attempt.ending or Ending.TOO_LATE
             return ended_by_worker(attempt, attempt.ending)
         except BrokenApp as error:
-            self._begin(attempt)
+            self._runtime.begin(attempt)
             return _broken(error)
         except OSError:
             return await self._given_back(attempt)
         if attempt.ending is None:
-            self._begin(attempt)
+            self._runtime.begin(attempt)
         if process is not None and attempt.ending is None:
             return await self._run_in(process, attempt)
         if process is not None:
@@ -144,14 +133,15 @@ class ProcessRunner:
 
     async def _run_in(self, process: PoolProcess, attempt: Attempt) -> Outcome:
         self._running[attempt] = process
+        instruments = self._runtime.instruments
         assert attempt.running is not None  # noqa: S101 - it has begun
         try:
             outcome = await process.run(
                 attempt.running,
                 (attempt.offset_us, attempt.offset_us_max),
-                lambda noted: self._progress.note(attempt, noted.progress),
+                lambda noted: self._runtime.progress.note(attempt, noted.progress),
                 start_by=attempt.start_by,
-                carrier=None if self._hand_over is None else self._hand_over(attempt),
+                carrier=instruments.handed_over(attempt) if instruments else None,
             )
         except asyncio.CancelledError:  # it was abandoned
             process.kill()
@@ -179,15 +169,6 @@ def _broken(error: BrokenApp) -> Outcome:
     )
 
 
-class Origin(NamedTuple):
-    """How another process imports the same app."""
-
-    app: str  #: `module:attribute`
-    folder: str  #: the working directory it was made in
-    include: tuple[str, ...] = ()  #: modules that declare more of its tasks
-    url: str | None = None  #: of its store; None: it was given one that was open
-
-
 def process_tasks(registry: Registry) -> frozenset[str]:
     """Return the names and aliases of tasks whose handlers run in processes."""
     found = ((name, registry.get(name)) for name in registry.names)
@@ -203,27 +184,20 @@ def _most_processes(options: WorkerOptions) -> int:
     return options.process_slots or min(os.cpu_count() or 1, options.concurrency)
 
 
-def process_runner(
-    worker: str,
-    origin: Origin,
-    options: WorkerOptions,
-    progress: ProgressWriter,
-    *,
-    begin: Callable[[Attempt], None],
-    hand_over: Callable[[Attempt], dict[str, str] | None] | None,
-    finish: Callable[[Attempt, Outcome], None],
-    hopeless: Callable[[str], None],
-) -> ProcessRunner:
-    """Build the runner and its pool; no process is started yet."""
+def _pool(runtime: WorkerRuntime) -> ProcessPool:
+    """Make the pool of a worker; no process is started yet."""
+    env, options = runtime.env, runtime.options
+    app: Any = env.app
+    named = _origin_of(app, env.origin)
     memory_mib, cpu_us = options.process_memory_mib, options.process_cpu_us
     setup = Setup(
-        app=origin.app,
-        folder=origin.folder,
-        include=origin.include,
-        url=origin.url,
+        app=named,
+        folder=app.folder,
+        include=app.modules,
+        url=app.url,
         path=tuple(sys.path),
-        main=_main_file() if origin.app.startswith(f"{_MAIN}:") else None,
-        worker=worker,
+        main=_main_file() if named.startswith(f"{_MAIN}:") else None,
+        worker=runtime.worker,
         log_level=logging.getLogger("packhorse").getEffectiveLevel(),
         memory_bytes=None if memory_mib is None else memory_mib * _MIB,
         cpu_s=None if cpu_us is None else max(1, cpu_us // SECOND_US),
@@ -236,24 +210,22 @@ def process_runner(
         max_failures=options.process_max_failures,
         recycle_mib=options.process_recycle_mib,
     )
-    pool = ProcessPool(setup, limits, hopeless=hopeless)
-    grace_s = options.stop_grace_us / SECOND_US
-    return ProcessRunner(pool, progress, begin, finish, grace_s, hand_over=hand_over)
+    return ProcessPool(setup, limits, hopeless=runtime.leave_with)
 
 
-def origin_of(app: Any, given: str | None) -> Origin:
-    """Find how a process can import the app."""
+def _origin_of(app: Any, given: str | None) -> str:
+    """Find how a process can import the app: `module:attribute`."""
     if os.environ.get(VARIABLE):
         raise ConfigError(
             "a worker was started by a module that a handler's process only imports; start it "
             "under: if __name__ == '__main__':"
         )
     if given is not None:
-        return Origin(given, app.folder, app.modules, app.url)
+        return given
     for module_name, module in list(sys.modules.items()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is app:
-                return Origin(f"{module_name}:{name}", app.folder, app.modules, app.url)
+                return f"{module_name}:{name}"
     raise ConfigError(
         "executor='process' imports the app in another process, and it is no variable of any "
         "module; make it one, or start it with 'packhorse worker module:create_app'"
