@@ -57,7 +57,7 @@ class ConsumerRuntime(Runtime):
         super().__init__(
             *(worker, env, options, plans), tasks=tasks, concurrency=0, look_ahead=False
         )
-        self._contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
+        self._contexts = ContextFactory(self)
         self._waiting: list[_Waiter] = []
         self._claiming: asyncio.Task[None] | None = None
         self._background: list[asyncio.Task[None]] = []

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -26,13 +25,13 @@ from packhorse.errors import JobConflict, UsageError
 from packhorse.hosts import HostTransaction
 from packhorse.runtime.worker.attaching import AttachmentWriter, logged_by
 from packhorse.runtime.worker.attempt import Attempt
-from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.heartbeat import WorkerLease
-from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
 from packhorse.workflows.graph import FlowInRun, Growing
 from packhorse.workflows.records import job_of
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.runtime import Runtime
 
 _KEPT: Final = (Verdict.APPLIED,)
 T = TypeVar("T")
@@ -41,23 +40,17 @@ T = TypeVar("T")
 class ContextFactory:
     """Makes contexts for attempts of one worker."""
 
-    def __init__(
-        self,
-        env: Environment,
-        lease: WorkerLease,
-        progress: ProgressWriter,
-        worker: str,
-        lease_us: int,
-    ) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        env = runtime.env
         self.store = env.store
         self.redact = env.bus.redact
         self.places = env.places
-        self.app = env.app
+        self.app: Any = env.app
         self.monotonic = env.clock.monotonic
-        self.lease = lease
-        self.progress = progress
-        self.worker = worker
-        self.lease_s = lease_us / SECOND_US
+        self.lease = runtime.lease
+        self.progress = runtime.progress
+        self.worker = runtime.worker
+        self.lease_s = runtime.options.lease_us / SECOND_US
         self.state: Mapping[str, Any] = {}  #: what the lifespan hooks yielded
         self.breakers = breaker_book(env.store, env.clock.monotonic)
         self.attachments = AttachmentWriter(env.store)
@@ -84,17 +77,32 @@ def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
     )
 
 
-class StoreHost(ABC):
+class Home(Protocol):
+    """What all attempts of a worker, or of one of its processes, share."""
+
+    app: Any
+    monotonic: Callable[[], float]
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def places(self) -> Callable[[], Place | None]: ...
+    @property
+    def breakers(self) -> BreakerBook: ...
+
+
+class StoreHost:
     """The part of an attempt's host that asks the store about its job."""
 
-    __slots__ = ("_attempt", "_flow", "_job", "_monotonic")
+    __slots__ = ("_attempt", "_flow", "_home", "_job", "_monotonic")
 
     suspends = True
 
-    def __init__(self, attempt: Attempt, monotonic: Callable[[], float]) -> None:
+    def __init__(self, attempt: Attempt, home: Home) -> None:
         self._attempt = attempt
         self._job = attempt.job
-        self._monotonic = monotonic
+        self._home = home
+        self._monotonic = home.monotonic
         self._flow: FlowInRun | None = None
 
     def now_us(self) -> int:
@@ -104,33 +112,29 @@ class StoreHost(ABC):
         return int(self._monotonic() * SECOND_US) + self._attempt.offset_us
 
     @property
-    @abstractmethod
-    def _store(self) -> Store: ...
+    def _store(self) -> Store:
+        return self._home.store
 
     @property
-    @abstractmethod
-    def _app(self) -> Any: ...
+    def place(self) -> Place | None:
+        """Where artifacts are kept."""
+        return self._home.places()
+
+    @property
+    def breakers(self) -> BreakerBook:
+        return self._home.breakers
 
     def _node_job(self, call: Any, job_id: str) -> NewJob:
         """Make the job of a workflow node from a call."""
-        job: NewJob = self._app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
+        job: NewJob = self._home.app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
         return job
 
     def member_job(self, job: NewJob, payload: bytes) -> NewJob:
-        made: NewJob = self._app._member_job(job, payload)  # noqa: SLF001 - for workers alone
+        made: NewJob = self._home.app._member_job(job, payload)  # noqa: SLF001 - for workers alone
         return made
 
     def digest(self, text: str) -> str:
         return sealed_digest(self._store, text)
-
-    @property
-    @abstractmethod
-    def place(self) -> Place | None:
-        """Where artifacts are kept."""
-
-    @property
-    @abstractmethod
-    def breakers(self) -> BreakerBook: ...
 
     def stored(self) -> JobRecord | None:
         return self._store.run(self._store.inspection.job(self._job.id))
@@ -225,24 +229,8 @@ class _WorkerHost(StoreHost):
     __slots__ = ("_factory",)
 
     def __init__(self, factory: ContextFactory, attempt: Attempt) -> None:
-        super().__init__(attempt, factory.monotonic)
+        super().__init__(attempt, factory)
         self._factory = factory
-
-    @property
-    def _store(self) -> Store:
-        return self._factory.store
-
-    @property
-    def _app(self) -> Any:
-        return self._factory.app
-
-    @property
-    def breakers(self) -> BreakerBook:
-        return self._factory.breakers
-
-    @property
-    def place(self) -> Place | None:
-        return self._factory.places()
 
     def attach(self, values: dict[str, bytes]) -> bool:
         return self._factory.attachments.keep(self._with(values))

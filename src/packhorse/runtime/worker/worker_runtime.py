@@ -56,7 +56,7 @@ class WorkerRuntime(Runtime):
         self._started = False
         self._pid = os.getpid()
         self.starvation = Starvation(self.services, served=self.fetcher.served)
-        self.contexts = ContextFactory(env, self.lease, self.progress, worker, options.lease_us)
+        self.contexts = ContextFactory(self)
         self.contexts.attachments.after_write = self.settler.flush
         if env.log_level < LOGS_OFF:
             capture()

@@ -174,12 +174,12 @@ class _Process:
     def _run_jobs(
         self, app: Any, setup: Setup, runner: asyncio.Runner, state: Mapping[str, Any]
     ) -> None:
-        plans, breakers = PlanBook(app.registry, {}, SECOND_US), _breakers_of(app)
+        plans, home = PlanBook(app.registry, {}, SECOND_US), _Home(app)
 
         def context(attempt: Attempt) -> Context:
             return Context(
                 attempt.job,
-                _ProcessHost(self, app, attempt, breakers),
+                _ProcessHost(self, attempt, home),
                 worker=setup.worker,
                 worker_id=attempt.plan.worker_id,
                 state=state,
@@ -275,36 +275,37 @@ class _Process:
             self.send(Whereabouts(attempt.job.id, attempt.job.fence, stack))
 
 
-class _ProcessHost(StoreHost):
-    """The `packhorse.hosts.AttemptHost` of a job in this process."""
+class _Home:
+    """See `Home`: the app that was imported, and its store, which is opened when it is needed."""
 
-    __slots__ = ("_breakers", "_of", "_process")
+    monotonic = staticmethod(SystemClock.monotonic)
 
-    def __init__(
-        self, process: _Process, app: Any, attempt: Attempt, breakers: Callable[[], BreakerBook]
-    ) -> None:
-        super().__init__(attempt, SystemClock.monotonic)
-        self._process = process
-        self._of = app
-        self._breakers = breakers
+    def __init__(self, app: Any) -> None:
+        self.app = app
 
     @property
-    def breakers(self) -> BreakerBook:
-        return self._breakers()
-
-    @property
-    def _app(self) -> Any:
-        return self._of
-
-    @property
-    def _store(self) -> Store:
-        store: Store = self._app.store
+    def store(self) -> Store:
+        store: Store = self.app.store
         return store
 
     @property
-    def place(self) -> Place | None:
-        place: Place | None = self._app.places()
-        return place
+    def places(self) -> Callable[[], Place | None]:
+        places: Callable[[], Place | None] = self.app.places
+        return places
+
+    @functools.cached_property
+    def breakers(self) -> BreakerBook:
+        return breaker_book(self.store, self.monotonic)
+
+
+class _ProcessHost(StoreHost):
+    """The `packhorse.hosts.AttemptHost` of a job in this process."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, process: _Process, attempt: Attempt, home: _Home) -> None:
+        super().__init__(attempt, home)
+        self._process = process
 
     def note_progress(self, progress: Progress) -> None:
         self._process.send(Noted(self._job.id, self._job.fence, progress))
@@ -325,11 +326,6 @@ def _complain(what: Callable[..., object], attempt: Attempt, error: BaseExceptio
     _LOG.error(
         "%s failed (%s: %s); job %s goes on", name, found.type, found.message, attempt.job.id
     )
-
-
-def _breakers_of(app: Any) -> Callable[[], BreakerBook]:
-    """Those of the app's store, which is opened when they are first asked for."""
-    return functools.cache(lambda: breaker_book(app.store, SystemClock.monotonic))
 
 
 class _ToWorker(logging.Handler):
