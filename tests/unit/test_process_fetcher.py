@@ -33,13 +33,15 @@ class Claims:
 async def test_processes_claim_again_when_their_jobs_end_and_not_at_other_turns() -> None:
     claims, shutdown = Claims(), Shutdown()
     slots = Slots(asyncio.get_running_loop(), SystemClock(), 10)
-    fetcher = ProcessFetcher(
-        *(cast("Any", claims), slots, shutdown),
-        tasks=("apart",),
-        processes=2,
-        poll_s=60.0,
-        look_ahead=True,
+    runtime = SimpleNamespace(
+        fetcher=claims,
+        slots=slots,
+        shutdown=shutdown,
+        options=SimpleNamespace(poll_interval_us=60_000_000),
+        env=SimpleNamespace(middlewares=()),
     )
+    pool = SimpleNamespace(limits=SimpleNamespace(slots=2))
+    fetcher = ProcessFetcher(cast("Any", runtime), cast("Any", pool), ("apart",))
     claiming = asyncio.create_task(fetcher.run())
     await claims.asked.wait()
 

@@ -74,14 +74,14 @@ class Booking:
         job = yard.claim_by_hand("w", "book")
         plan = PlanBook(yard.registry, {}, 60_000_000).find(job)
         self.attempt = Attempt(job, plan, 0, stage=Stage.RUNNING)
-        self.transaction = WorkerTransaction(
-            self.attempt,
-            cast("Any", store),
+        worker = SimpleNamespace(
+            store=store,
             lease_s=30.0,
-            lease_lost=lambda: lease_lost,
-            progress=lambda _attempt: None,
-            logged=lambda _attempt: None,
+            lease=SimpleNamespace(lost_since=lambda _epoch: lease_lost),
+            progress=SimpleNamespace(take_last=lambda _attempt: None),
+            redact=None,
         )
+        self.transaction = WorkerTransaction(self.attempt, cast("Any", worker))
 
     async def commit(self, *, waits: bool, told: Ending | None = None) -> None:
         """Begin and commit, as a coroutine or in a thread; it may be told to stop in between."""

@@ -23,7 +23,7 @@ from packhorse.core.settlement import Verdict
 from packhorse.core.workflows import WORKFLOW_KIND
 from packhorse.errors import JobConflict, UsageError
 from packhorse.hosts import HostTransaction
-from packhorse.runtime.worker.attaching import AttachmentWriter, logged_by
+from packhorse.runtime.worker.attaching import AttachmentWriter
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
@@ -245,12 +245,4 @@ class _WorkerHost(StoreHost):
         return self._factory.lease.lost_since(self._attempt.epoch)
 
     def transaction(self) -> HostTransaction:
-        factory, attempt = self._factory, self._attempt
-        return WorkerTransaction(
-            attempt,
-            factory.store,
-            lease_s=factory.lease_s,
-            lease_lost=self.lease_lost,
-            progress=factory.progress.take_last,
-            logged=lambda attempt: logged_by(attempt, factory.redact),
-        )
+        return WorkerTransaction(self._attempt, self._factory)

@@ -13,22 +13,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from packhorse.core.job import JobRecord, JobStatus, Progress
+from packhorse.core.job import JobRecord, JobStatus
 from packhorse.core.lifecycle import settle
 from packhorse.core.outcome import Succeeded
 from packhorse.core.policies.attachments import Attaching, Attachments, fits
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import StoreUnavailable, TransactionRefused, UsageError
+from packhorse.runtime.worker.attaching import logged_by
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.executor import ResultRefused, judged
 from packhorse.runtime.worker.outcomes import oversized
 from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ProgressNote
 from packhorse.stores.transactions import OpenTransaction
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.contexts import ContextFactory
 
 #: Waits between two looks at a store that cannot be reached, after the answer to a commit was lost.
 _PAUSE_S: Final = 0.05
@@ -38,16 +41,8 @@ _PAUSE_S_MAX: Final = 1.0
 class WorkerTransaction:
     """See `HostTransaction`."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        store: Store,
-        *,
-        lease_s: float,
-        lease_lost: Callable[[], bool],
-        progress: Callable[[Attempt], Progress | None],
-        logged: Callable[[Attempt], Attaching | None],
-    ) -> None:
+    def __init__(self, attempt: Attempt, worker: ContextFactory) -> None:
+        store = worker.store
         if store.transactions is None:
             raise UsageError(
                 f"ctx.transaction() needs jobs and rows in one database, and {store.label} has no "
@@ -57,10 +52,7 @@ class WorkerTransaction:
         self._transactions = store.transactions
         self._store = store
         self._attempt = attempt
-        self._lease_s = lease_s
-        self._lease_lost = lease_lost
-        self._progress = progress
-        self._logged = logged
+        self._worker = worker
         self._open: OpenTransaction | None = None
 
     @property
@@ -97,11 +89,11 @@ class WorkerTransaction:
 
     def begin(self) -> None:
         self._require_wanted()
-        self._open = self._transactions.begin(self._lease_s)
+        self._open = self._transactions.begin(self._worker.lease_s)
 
     async def abegin(self) -> None:
         self._require_wanted()
-        self._open = await self._transactions.abegin(self._lease_s)
+        self._open = await self._transactions.abegin(self._worker.lease_s)
 
     def roll_back(self) -> None:
         self._begun.roll_back()
@@ -163,10 +155,10 @@ class WorkerTransaction:
     def _last_steps(self, completion: Settlement) -> Callable[[], Steps[bool]]:
         """Return the last steps of the transaction: progress, log lines and the completion."""
         jobs, job = self._store.jobs, self._attempt.job
-        said = self._progress(self._attempt)
+        said = self._worker.progress.take_last(self._attempt)
         notes = [] if said is None else [ProgressNote(job.id, job.fence, said)]
         noted, plan = jobs.note_progress(notes), jobs.settle([completion])
-        logged = self._logged(self._attempt)
+        logged = logged_by(self._attempt, self._worker.redact)
 
         def steps() -> Steps[bool]:
             if notes:
@@ -200,7 +192,7 @@ class WorkerTransaction:
             try:
                 return self._is_completed(self._store.run(self._look()))
             except StoreUnavailable:
-                if self._lease_lost():
+                if self._worker.lease.lost_since(self._attempt.epoch):
                     raise
             threading.Event().wait(pause_s)
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
@@ -211,7 +203,7 @@ class WorkerTransaction:
             try:
                 return self._is_completed(await self._store.arun(self._look()))
             except StoreUnavailable:
-                if self._lease_lost():
+                if self._worker.lease.lost_since(self._attempt.epoch):
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)

@@ -66,7 +66,10 @@ class WorkerRuntime(Runtime):
         self.instruments = Instruments(env.instruments, self.announcer.middleware_failed)
         self.processes: ProcessRunner | None = None
         if apart := process_tasks(env.registry):
-            self._make_processes(apart)
+            self.processes = ProcessRunner(self)
+            self.fetcher.own_tasks = tuple(name for name in plans.tasks if name not in apart)
+            pool = self.processes.pool
+            self.fetcher.beside = ProcessFetcher(self, pool, tuple(sorted(apart)))
         self.stopper = Stopper(self)
         self.supervisor = None if env.link is None else SupervisorReporter(env.link, self)
         if self.supervisor is not None or options.burst:
@@ -117,21 +120,6 @@ class WorkerRuntime(Runtime):
         super().use_settings(settings)
         self.fetcher.rotation.set_limited(limited_queues(settings, self.env.registry))
         self.starvation.leave_out(dividing_queues(settings, self.env.registry))
-
-    # -------------------------------------------------------------------------------- processes
-
-    def _make_processes(self, apart: frozenset[str]) -> None:
-        """Make the runner of tasks that want processes, and what claims for it."""
-        self.processes = ProcessRunner(self)
-        tasks = self.plans.tasks
-        self.fetcher.own_tasks = tuple(name for name in tasks if name not in apart)
-        self.fetcher.beside = ProcessFetcher(
-            *(self.fetcher, self.slots, self.shutdown),
-            tasks=tuple(sorted(apart)),
-            processes=self.processes.pool.limits.slots,
-            poll_s=self.options.poll_interval_us / SECOND_US,
-            look_ahead=not self.env.middlewares,  # inside of these, an attempt has begun
-        )
 
     def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
         return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))

@@ -20,7 +20,6 @@ from packhorse.core.job import AttemptError
 from packhorse.core.outcome import Failed, Outcome
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt, Ending
-from packhorse.runtime.worker.fetcher import Fetcher
 from packhorse.runtime.worker.outcomes import ended_by_worker
 from packhorse.runtime.worker.processes.child import VARIABLE
 from packhorse.runtime.worker.processes.messages import Setup
@@ -30,8 +29,6 @@ from packhorse.runtime.worker.processes.pool import (
     ProcessLimits,
     ProcessPool,
 )
-from packhorse.runtime.worker.shutdown import Shutdown
-from packhorse.runtime.worker.slots import Slots
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.worker_runtime import WorkerRuntime
@@ -245,25 +242,16 @@ class ProcessFetcher:
     waits for a process in `ProcessPool.acquire`.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        slots: Slots,
-        shutdown: Shutdown,
-        *,
-        tasks: tuple[str, ...],
-        processes: int,
-        poll_s: float,
-        look_ahead: bool,
-    ) -> None:
-        self._fetcher = fetcher
-        self._slots = slots
-        self._shutdown = shutdown
+    def __init__(self, runtime: WorkerRuntime, pool: ProcessPool, tasks: tuple[str, ...]) -> None:
+        self._fetcher = runtime.fetcher
+        self._slots = runtime.slots
+        self._shutdown = runtime.shutdown
         self._tasks = tasks
-        self._look_ahead = slots.process_look_ahead
-        self._look_ahead.concurrency = processes
-        self._poll_s = poll_s
-        self._may_look_ahead = look_ahead
+        self._look_ahead = runtime.slots.process_look_ahead
+        self._look_ahead.concurrency = pool.limits.slots
+        self._poll_s = runtime.options.poll_interval_us / SECOND_US
+        # Inside of middlewares, an attempt has begun.
+        self._may_look_ahead = not runtime.env.middlewares
         self._woken = asyncio.Event()
         self._running = 0  # after the last turn of the slots
 
