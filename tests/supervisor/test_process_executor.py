@@ -20,7 +20,7 @@ from packhorse.runtime.worker import slots
 from packhorse.runtime.worker.processes import runner
 from packhorse.runtime.worker.processes.messages import Setup
 from packhorse.runtime.worker.processes.pool import PoolProcess
-from packhorse.runtime.worker.processes.runner import Origin, origin_of
+from packhorse.runtime.worker.processes.runner import origin_of
 from tests.supervisor.yard import (
     IN_PROCESSES,
     JOBS,
@@ -352,7 +352,7 @@ def test_an_app_that_no_process_could_import_is_refused(monkeypatch: pytest.Monk
     app = Packhorse("memory://")
     with pytest.raises(ConfigError, match="it is no variable of any module"):
         origin_of([app], None)
-    assert origin_of(app, "shop.jobs:app") == Origin("shop.jobs:app", app.folder, (), app.url)
+    assert origin_of(app, "shop.jobs:app") == "shop.jobs:app"
     monkeypatch.setenv("PACKHORSE_PROCESS", "3,4")
     with pytest.raises(ConfigError, match="if __name__ == '__main__'"):
         origin_of(app, "shop.jobs:app")

@@ -185,7 +185,7 @@ def _pool(runtime: WorkerRuntime) -> ProcessPool:
     """Make the pool of a worker; no process is started yet."""
     env, options = runtime.env, runtime.options
     app: Any = env.app
-    named = _origin_of(app, env.origin)
+    named = origin_of(app, env.origin)
     memory_mib, cpu_us = options.process_memory_mib, options.process_cpu_us
     setup = Setup(
         app=named,
@@ -210,7 +210,7 @@ def _pool(runtime: WorkerRuntime) -> ProcessPool:
     return ProcessPool(setup, limits, hopeless=runtime.leave_with)
 
 
-def _origin_of(app: Any, given: str | None) -> str:
+def origin_of(app: Any, given: str | None) -> str:
     """Find how a process can import the app: `module:attribute`."""
     if os.environ.get(VARIABLE):
         raise ConfigError(
