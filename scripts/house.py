@@ -32,7 +32,7 @@ from unittest.mock import patch
 
 from packhorse import Packhorse
 from packhorse.core.job import TERMINAL
-from packhorse.stores.sqlite import wakeups
+from packhorse.stores.sqlite import runner, wakeups
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "packhorse"
@@ -240,8 +240,10 @@ def walks(chosen: Sequence[str] = ()) -> list[Walk]:
 def _measured(name: str, walk: WalkFunction, db: Path) -> Walk:
     recorder = Recorder()
     app = Packhorse(f"sqlite:///{db}")
-    # Polling finds wake-ups that were lost; here none is, and it would run beside every job.
-    with patch.object(wakeups, "POLL_S", _PATIENCE_S), recorder.installed():
+    # Polling finds wake-ups that were lost, and a look at the file that it was replaced; here
+    # neither happens, and they would run beside every job that takes long enough.
+    seldom = patch.object(wakeups, "POLL_S", _PATIENCE_S)
+    with seldom, patch.object(runner, "_LOOK_AGAIN_S", _PATIENCE_S), recorder.installed():
         first, *others = sorted(walk(app, recorder), key=len)[:_SHORTEST]
     app.close()
     return Walk(name, tuple(step for step in first if all(step in one for one in others)))
