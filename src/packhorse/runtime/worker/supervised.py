@@ -55,10 +55,16 @@ class SupervisorReporter:
         self._blocked = ""  # the stack that blocks the event loop, while one does
 
     def greet(self) -> None:
-        """Introduce this worker to its supervisor, before the first claim."""
+        """Introduce this worker to its supervisor before the first claim, and obey it."""
         runtime, link = self._runtime, self._link
         hello = hello_of(runtime.worker, runtime.env, runtime.options)
         link.send(msgspec.structs.replace(hello, url=link.url, app=link.app))
+        link.on_quiet(self._told_quiet)
+
+    def _told_quiet(self, on: bool) -> None:  # noqa: FBT001 - called from the link's own thread
+        runtime = self._runtime
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to stop
+            runtime.loop.call_soon_threadsafe(lambda: runtime.set_quiet(on=on))
 
     # ------------------------------------------------------------------------- once per attempt
 

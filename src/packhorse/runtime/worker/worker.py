@@ -19,14 +19,12 @@ from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.core.process import fewer_collections, prompt_switches
 from packhorse.errors import StoreError
-from packhorse.events import WorkerQuiet, WorkerResumed, WorkerStopped, WorkerStopping
+from packhorse.events import WorkerStopped, WorkerStopping
 from packhorse.runtime.services.alerts import AlertWatch
 from packhorse.runtime.services.operations import OperationSteps
 from packhorse.runtime.services.service import Service, ServiceContext
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.runtime.services.ticker import Ticker
-from packhorse.runtime.supervisor.link import SupervisorLink
-from packhorse.runtime.supervisor.messages import Quiet
 from packhorse.runtime.worker.attempt import Ending
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.event_loop import on_own_loop
@@ -74,7 +72,6 @@ class Worker:
         runtime = self._runtime = WorkerRuntime(self.id, self._env, self._options)
         for reason in self._asked_early:
             runtime.shutdown.request(reason)
-        runtime.told_quiet = lambda on: self._signalled(runtime, on=on)
         handled = runtime.shutdown.signals(runtime.told_quiet)
         signals = handled if self._options.handle_signals else contextlib.nullcontext()
         with signals, fewer_collections(), prompt_switches():
@@ -89,8 +86,6 @@ class Worker:
         began = self._env.clock.monotonic()
         if runtime.supervisor is not None:
             runtime.supervisor.greet()
-        if self._env.link is not None:
-            self._hear_supervisor(runtime, self._env.link)
         if runtime.processes is not None:
             runtime.processes.pool.warm()
         runtime.heartbeat.start()
@@ -136,30 +131,6 @@ class Worker:
             Ticker(context, schedules=env.schedules, release=release, traced=env.traced),
             AlertWatch(context, alerts=env.alerts),
             OperationSteps(context),
-        )
-
-    def _hear_supervisor(self, runtime: WorkerRuntime, link: SupervisorLink) -> None:
-        loop = asyncio.get_running_loop()
-
-        def quiet(on: bool) -> None:  # noqa: FBT001 - called from the link's own thread
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to stop
-                loop.call_soon_threadsafe(lambda: self._set_quiet(runtime, on=on))
-
-        link.on_quiet(quiet)
-
-    def _signalled(self, runtime: WorkerRuntime, *, on: bool) -> None:
-        """Pass a signal on to the supervisor, so that a replacement process starts the same way."""
-        if self._env.link is not None:
-            self._env.link.send(Quiet(on))
-        self._set_quiet(runtime, on=on)
-
-    def _set_quiet(self, runtime: WorkerRuntime, *, on: bool) -> None:
-        if on is runtime.shutdown.quiet:
-            return
-        runtime.set_quiet(on=on)
-        running = runtime.slots.occupied
-        runtime.env.bus.emit(
-            WorkerQuiet(worker=self.id, running=running) if on else WorkerResumed(worker=self.id)
         )
 
     async def _patiently(self, runtime: WorkerRuntime, step: Coroutine[Any, Any, None]) -> None:

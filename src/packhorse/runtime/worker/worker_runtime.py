@@ -13,9 +13,10 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.config import WorkerOptions
 from packhorse.core.job_logs import LOGS_OFF, RunningJob
 from packhorse.core.outcome import Outcome
-from packhorse.events import JobStarted, LoopBlocked, WorkerStarted
+from packhorse.events import JobStarted, LoopBlocked, WorkerQuiet, WorkerResumed, WorkerStarted
 from packhorse.logs.setup import capture
 from packhorse.runtime.services.upkeep import Starvation
+from packhorse.runtime.supervisor.messages import Quiet
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
@@ -76,8 +77,6 @@ class WorkerRuntime(Runtime):
             self.settler.on_accepted = self._accepted
         self.stacks = StackAnswers(self)
         self.also_heard = dict.fromkeys(HEARD_TOPICS, self.stacks.asked)
-        #: Called when an operator pauses or resumes claiming through the store.
-        self.told_quiet: Callable[[bool], None] = lambda on: self.set_quiet(on=on)
         middlewares = MiddlewareChain(env.middlewares, self.announcer.middleware_failed)
         self.slots.connect(
             run=WrappedRunner(self, executor, middlewares).start if middlewares else self._start,
@@ -102,13 +101,25 @@ class WorkerRuntime(Runtime):
         """The number of abandoned handlers that still run, and of settlements not stored yet."""
         return self.threads.stuck + self.stopper.abandoned + self.settler.backlog
 
+    def told_quiet(self, on: bool) -> None:  # noqa: FBT001 - what a signal stands for
+        """Stop or resume claiming as a signal or an operator says; a replacement does the same."""
+        if self.env.link is not None:
+            self.env.link.send(Quiet(on))
+        self.set_quiet(on=on)
+
     def set_quiet(self, *, on: bool) -> None:
         """Stop or resume claiming; running jobs are not touched."""
+        if on is self.shutdown.quiet:
+            return
         self.shutdown.quiet = on
         self.heartbeat.tell_quiet(on=on)
         if on:
             self._give_back()
         self.fetcher.wake()
+        running, worker = self.slots.occupied, self.worker
+        self.env.bus.emit(
+            WorkerQuiet(worker=worker, running=running) if on else WorkerResumed(worker=worker)
+        )
 
     def leave_with(self, problem: str) -> None:
         """Shut down because of a problem that this worker cannot recover from."""
