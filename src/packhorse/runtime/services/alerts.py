@@ -125,7 +125,7 @@ class AlertWatch(Service):
             jobs = alert.notice_jobs(notice, ALERT_QUEUE if self._declared else DEFAULT_QUEUE)
         # A conflict is an operator's silence, or another worker's look: the next look reads it.
         put = Put(RecordId(ALERT_KIND, "", alert.name), msgspec.json.encode(state), version)
-        await self._store.arun(self._store.records.change([put], jobs=jobs))
+        await self._change(put, jobs=jobs)
 
     async def _sight(self, now_us: int, wanted: Collection[str]) -> _Sight:
         began = self._monotonic()

@@ -97,7 +97,7 @@ class HistoryKeeper(Service):
         if self._unsure is None:
             return
         put, totals = self._unsure  # kept until it is answered
-        changed = await self._store.arun(self._store.records.change([put]))
+        changed = await self._change(put)
         # A conflict says that it was written before, and only the answer was lost.
         self._written, self._unsure = totals, None
         self._set_clock(changed.now_us)
@@ -139,7 +139,7 @@ class HistoryKeeper(Service):
         if minute == self._looked:
             return
         named = RecordId(PART_KIND, "", f"{key_of_span(minute)}/")
-        if await self._store.arun(self._store.records.record(named)) is None:
+        if await self._record(named) is None:
             if not await self._duty.is_mine():
                 return
             page = await self._parts()
@@ -155,8 +155,7 @@ class HistoryKeeper(Service):
         self._counted_until = began + took_s * REST_PER_COST
         queues = tuple(_queue_totals(each, now_us) for each in counts)
         looked = SpanTotals(1, tuple(each for each in queues if each.waiting or each.running))
-        put = _put_part(key, HistoryPart(looked=looked))
-        await self._store.arun(self._store.records.change([put]))  # a conflict: another worker did
+        await self._change(_put_part(key, HistoryPart(looked=looked)))  # or another worker did
 
     async def _fold(self, page: RecordPage) -> None:
         """Fold the minutes that are over, oldest first."""
@@ -165,8 +164,7 @@ class HistoryKeeper(Service):
                 return
             minute, parts = next(groupby(closed, key=_minute_of))
             changes = await self._folded(minute, list(parts), page.now_us)
-            changed = await self._store.arun(self._store.records.change(changes))
-            if not changed.applied:
+            if not (await self._change(*changes)).applied:
                 return  # another worker folds, too
             page = await self._parts()
 
@@ -181,19 +179,16 @@ class HistoryKeeper(Service):
             start_s = minute // tier.span_s * tier.span_s
             key = key_of_span(start_s)
             if (keep_us := (start_s + tier.kept_s) * SECOND_US - now_us) > 0:
-                before = await self._record(tier.kind, key)
+                before = await self._record(RecordId(tier.kind, "", key))
                 known = [] if before is None else [decode_totals(before.document)]
                 document = encode_totals(totals_added([*known, totals]))
                 changes.append(_put(tier.kind, key, document, before, keep_us))
             if series and (keep_us := (start_s + tier.tasks_kept_s) * SECOND_US - now_us) > 0:
-                before = await self._record(tier.tasks_kind, key)
+                before = await self._record(RecordId(tier.tasks_kind, "", key))
                 earlier = () if before is None else decode_series(before.document)
                 document = encode_series(added(earlier, series))
                 changes.append(_put(tier.tasks_kind, key, document, before, keep_us))
         return changes
-
-    async def _record(self, kind: str, key: str) -> Record | None:
-        return await self._store.arun(self._store.records.record(RecordId(kind, "", key)))
 
 
 def keep_lost(store: Store, worker: str, series: Sequence[Series]) -> None:

@@ -162,9 +162,9 @@ class OperationSteps(Service):
     async def _note(self, record: Record, changed: Operation, due_us: int) -> None:
         """Write how far an operation is; one that was stopped meanwhile stays stopped."""
         put = operation_put(changed, record.version, record.id.tenant, due_us)
-        if (await self._store.arun(self._store.records.change((put,)))).applied:
+        if (await self._change(put)).applied:
             return
-        now: Record | None = await self._store.arun(self._store.records.record(record.id))
+        now = await self._record(record.id)
         if now is None:
             return
         known, before = operation_of(now), operation_of(record)
@@ -174,7 +174,7 @@ class OperationSteps(Service):
             state = changed.state if over else known.state
             both = msgspec.structs.replace(changed, state=state, stopped_by=known.stopped_by)
             again = operation_put(both, now.version, now.id.tenant, due_us)
-            await self._store.arun(self._store.records.change((again,)))
+            await self._change(again)
 
 
 def _ended(known: Operation, now_us: int) -> Operation:

@@ -8,14 +8,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from packhorse.core.clock import SECOND_US, Chance, Clock
-from packhorse.core.policies.records import Put, Record, RecordId
+from packhorse.core.policies.records import Put, Record, RecordChange, RecordId
 from packhorse.errors import SchemaOutOfDate, StoreCopied, StoreUnavailable
 from packhorse.events import EventBus
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import RecordPage
+from packhorse.stores.records import Changed, RecordPage
 from packhorse.stores.requests import Counts
 
 T = TypeVar("T")
@@ -83,6 +83,13 @@ class Service(ABC):
         records = self._store.records
         plan = records.records(kind, by_order=by_order, after=after, limit=limit)
         return await self._store.arun(plan)
+
+    async def _record(self, named: RecordId) -> Record | None:
+        return await self._store.arun(self._store.records.record(named))
+
+    async def _change(self, *changes: RecordChange, **more: Any) -> Changed:
+        """Write these changes, or none of them."""
+        return await self._store.arun(self._store.records.change(changes, **more))
 
     async def _with_each(
         self, items: Iterable[T], name: Callable[[T], str], work: Callable[[T], Awaitable[object]]

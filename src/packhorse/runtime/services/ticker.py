@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -125,9 +125,6 @@ class Ticker(Service):
         self._resting = {named: until for named, until in self._resting.items() if now < until}
         self._resting[record.id.key, record.version] = now + _REST_S
 
-    async def _change(self, *changes: Put, **more: Any) -> Changed:
-        return await self._store.arun(self._store.records.change(changes, **more))
-
     # ------------------------------------------------------------------------------------ firing
 
     async def _fire(self, part: Sequence[_Move], now_us: int) -> bool:
@@ -219,7 +216,7 @@ class Ticker(Service):
             self._bus.emit(
                 ScheduleRefused(worker=self._worker, schedule=schedule.name, reason=refusals[0])
             )
-        record = await self._store.arun(self._store.records.record(schedule_id(schedule.name)))
+        record = await self._record(schedule_id(schedule.name))
         if record is not None:  # a conflict may lose the note, but not the event
             noted = refused(read_schedule(record.document), reasons)
             await self._change(put_schedule(noted, record.version))
