@@ -66,7 +66,7 @@ def test_settlements_wait_for_others_unless_they_are_many_or_nothing_runs(
     count: int, *, idle: bool, now: bool | None
 ) -> None:
     settler: Any = Settler.__new__(Settler)
-    settler._settlements, settler._due = [object()] * count, asyncio.Event()
+    settler._queue, settler._due = [object()] * count, asyncio.Event()
     settler._timer, settler._loop = None, Timers()
 
     settler.consider(idle=idle)

@@ -44,7 +44,7 @@ _BATCH_LENGTH_MAX: Final = 4 * 1024 * 1024
 _FLUSH_SIZE: Final = 500
 _FLUSH_DELAY_S: Final = 0.003
 _CANCELLED: Final = "CancelledError"
-_Batch = tuple[list[Settlement], list[Attempt]]
+_Pair = tuple[Settlement, Attempt]
 _APPLIED: Final = Verdict.APPLIED
 _RETRIED: Final = frozenset({JobStatus.FAILED, JobStatus.TIMEOUT})
 _COMPLETED: Final = SettlementKind.COMPLETED
@@ -67,9 +67,8 @@ class Settler:
         self._announcer = runtime.announcer
         self._progress = runtime.progress
         self._loop = runtime.loop
-        self._settlements: list[Settlement] = []
-        self._attempts: list[Attempt] = []
-        self._under_way: _Batch = ([], [])
+        self._queue: list[_Pair] = []
+        self._under_way: list[_Pair] = []
         self._due = asyncio.Event()
         self._wrote = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -86,7 +85,7 @@ class Settler:
     @property
     def backlog(self) -> int:
         """The number of settlements that the store has not accepted yet."""
-        return len(self._settlements) + len(self._under_way[0])
+        return len(self._queue) + len(self._under_way)
 
     def add(self, attempt: Attempt, outcome: Outcome, *, retry_us: int | None = None) -> None:
         """Decide what follows for a job, and write it with the next batch.
@@ -113,8 +112,7 @@ class Settler:
             settlement = msgspec.structs.replace(settlement, error=shown)
         if retry_us is not None and settlement.status in _RETRIED:
             settlement = msgspec.structs.replace(settlement, delay_us=retry_us)
-        self._settlements.append(settlement)
-        self._attempts.append(attempt)
+        self._queue.append((settlement, attempt))
         if type(outcome) is Limited:
             self._runtime.limited(attempt)
 
@@ -133,28 +131,26 @@ class Settler:
 
     def consider(self, *, idle: bool) -> None:
         """Decide whether to write now; `idle` when nothing runs that could still join the batch."""
-        if not self._settlements or self._due.is_set():
+        if not self._queue or self._due.is_set():
             return
-        if idle or len(self._settlements) >= _FLUSH_SIZE:
+        if idle or len(self._queue) >= _FLUSH_SIZE:
             self._due.set()
         elif self._timer is None:
             self._timer = self._loop.call_later(_FLUSH_DELAY_S, self._time_is_up)
 
     def flush(self) -> None:
         """Write all that waits, starting in this round of the event loop."""
-        if self._settlements:
+        if self._queue:
             self._due.set()
 
     def withdraw(self, attempt: Attempt) -> None:
         """Drop the unwritten settlement of this attempt; one that is being written, if it fails."""
         if attempt.settling is not None:
-            attempt.settling.withdrawn = attempt in self._under_way[1]
+            attempt.settling.withdrawn = any(each is attempt for _, each in self._under_way)
             if not attempt.settling.withdrawn:
                 attempt.settling.answer.cancel()
         self._logs.forget(attempt)
-        kept = [pair for pair in self._queued() if pair[1] is not attempt]
-        self._settlements = [settlement for settlement, _ in kept]
-        self._attempts = [each for _, each in kept]
+        self._queue = [pair for pair in self._queue if pair[1] is not attempt]
 
     async def run(self) -> None:
         """Write batches until cancelled."""
@@ -179,24 +175,16 @@ class Settler:
 
         For a loop that a job has ended: its handlers were cancelled, and did not end by themselves.
         """
-        settlements, attempts = self._under_way
-        cancelled: list[Attempt] = []
-        for settlement, attempt in self._queued():
-            if settlement.error is not None and settlement.error.type == _CANCELLED:
-                cancelled.append(attempt)
-            else:
-                settlements.append(settlement)
-                attempts.append(attempt)
-        self._settlements, self._attempts, self._under_way = [], [], ([], [])
-        if settlements:
+        batch = [*self._under_way, *(pair for pair in self._queue if not _was_cancelled(pair[0]))]
+        cancelled = [attempt for settlement, attempt in self._queue if _was_cancelled(settlement)]
+        self._queue, self._under_way = [], []
+        if batch:
+            settlements, attempts = [each for each, _ in batch], [each for _, each in batch]
             with contextlib.suppress(Exception):  # the settlements matter more
                 drive(self._logs.write(attempts), self._store.run)
             verdicts = self._store.run(self._store.jobs.settle(settlements))
             self._answered(settlements, attempts, verdicts)
         return cancelled
-
-    def _queued(self) -> list[tuple[Settlement, Attempt]]:
-        return list(zip(self._settlements, self._attempts, strict=True))
 
     def _time_is_up(self) -> None:
         self._timer = None
@@ -204,7 +192,8 @@ class Settler:
 
     async def _write(self) -> None:
         """Write the next batch. Apart from `run`, whose frame would keep the batch alive."""
-        settlements, attempts = batch = self._next_batch()
+        batch = self._next_batch()
+        settlements, attempts = [each for each, _ in batch], [each for _, each in batch]
         try:
             if self._progress.newest:
                 await self._progress.write(attempts)
@@ -215,12 +204,12 @@ class Settler:
             if self._under_way is not batch:
                 return  # `write_now` has written it
             if not (isinstance(error, StoreRefused) and self._simplify(batch, error)):
-                self._put_back(settlements, attempts, error)
+                self._put_back(batch, error)
                 await self._health.pause(self._shutdown, self._backoff.next_s())
             return
         if self._under_way is not batch:
             return  # `write_now` has written it too
-        self._under_way = ([], [])
+        self._under_way = []
         self._batch_max = _BATCH_MAX
         if self._health.failing:
             self._health.worked("settle")
@@ -228,51 +217,46 @@ class Settler:
         self._answered(settlements, attempts, verdicts)
         self._wrote.set()
 
-    def _next_batch(self) -> _Batch:
+    def _next_batch(self) -> list[_Pair]:
         """Take as many settlements as fit into one write."""
         most, length = 0, 0
-        for settlement in self._settlements[: self._batch_max]:
+        for settlement, _ in self._queue[: self._batch_max]:
             length += len(settlement.result or "")
             if most and length > _BATCH_LENGTH_MAX:
                 break
             most += 1
-        self._under_way = self._settlements[:most], self._attempts[:most]
-        self._settlements, self._attempts = self._settlements[most:], self._attempts[most:]
-        if not self._settlements:
+        self._under_way, self._queue = self._queue[:most], self._queue[most:]
+        if not self._queue:
             self._due.clear()
         return self._under_way
 
-    def _simplify(self, batch: _Batch, error: StoreRefused) -> bool:
+    def _simplify(self, batch: list[_Pair], error: StoreRefused) -> bool:
         """Halve a batch that the store refuses for good; simplify a settlement that is alone in it.
 
         Returns whether to write again at once.
         """
-        settlements, attempts = batch
-        if len(settlements) == 1 and not _is_withdrawn(attempts[0]):
-            simpler = refused(settlements[0], str(error))
+        settlement, attempt = batch[0]
+        if len(batch) == 1 and not _is_withdrawn(attempt):
+            simpler = refused(settlement, str(error))
             if simpler is None:  # it does not even hold that: wait, as for any other error
                 return False
-            settlements = [simpler]
-        self._under_way = ([], [])
-        self._batch_max = max(1, len(settlements) // 2)
-        settlements, attempts = self._give_up(settlements, attempts, error, _is_withdrawn)
-        self._settlements[:0], self._attempts[:0] = settlements, attempts
+            batch = [(simpler, attempt)]
+        self._under_way = []
+        self._batch_max = max(1, len(batch) // 2)
+        self._queue[:0] = self._give_up(batch, error, _is_withdrawn)
         self._due.set()
         return True
 
-    def _put_back(
-        self, settlements: list[Settlement], attempts: list[Attempt], error: Exception
-    ) -> None:
+    def _put_back(self, batch: list[_Pair], error: Exception) -> None:
         self._health.failed("settle", error)
-        self._under_way = ([], [])
-        settlements, attempts = self._give_up(settlements, attempts, error, self._waits_no_longer)
+        self._under_way = []
+        left = self._give_up(batch, error, self._waits_no_longer)
         if isinstance(error, StoreUnavailable):
-            self._settlements[:0], self._attempts[:0] = settlements, attempts
+            self._queue[:0] = left
         else:
             # One of them may be the cause: smaller batches, and others first, find it.
-            self._batch_max = max(1, len(settlements) // 2)
-            self._settlements += settlements
-            self._attempts += attempts
+            self._batch_max = max(1, len(left) // 2)
+            self._queue += left
         self._due.set()
 
     def _waits_no_longer(self, attempt: Attempt) -> bool:
@@ -282,15 +266,11 @@ class Settler:
         return waits.withdrawn or self._shutdown.begun or self._monotonic() >= waits.until
 
     def _give_up(
-        self,
-        settlements: list[Settlement],
-        attempts: list[Attempt],
-        error: Exception,
-        which: Callable[[Attempt], bool],
-    ) -> _Batch:
+        self, batch: list[_Pair], error: Exception, which: Callable[[Attempt], bool]
+    ) -> list[_Pair]:
         """Raise the error in callers that wait no longer; return the rest, to be written again."""
-        kept: _Batch = ([], [])
-        for settlement, attempt in zip(settlements, attempts, strict=True):
+        left: list[_Pair] = []
+        for settlement, attempt in batch:
             waits = attempt.settling
             if waits is not None and which(attempt):
                 if waits.withdrawn:
@@ -298,9 +278,8 @@ class Settler:
                 elif not waits.answer.done():
                     waits.answer.set_exception(error)
             else:
-                kept[0].append(settlement)
-                kept[1].append(attempt)
-        return kept
+                left.append((settlement, attempt))
+        return left
 
     def _answered(
         self,
@@ -339,6 +318,10 @@ def _with_items(settlement: Settlement, attempt: Attempt, outcome: Outcome) -> S
     if counted is None and attempt.chunk is not None:
         counted = attempt.chunk.counted
     return msgspec.structs.replace(settlement, counted=counted)
+
+
+def _was_cancelled(settlement: Settlement) -> bool:
+    return settlement.error is not None and settlement.error.type == _CANCELLED
 
 
 def _is_withdrawn(attempt: Attempt) -> bool:
