@@ -12,7 +12,7 @@ import pytest
 from packhorse import Context, JobStatus, Packhorse
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.plans import CallPlan
-from packhorse.runtime.worker.processes.child import _Home, _ProcessHost
+from packhorse.runtime.worker.processes.child import _AppResources, _ProcessHost
 from packhorse.stores.sqlite.transactions import SqliteTransactions
 from tests.worker.support import Yard
 
@@ -48,7 +48,7 @@ async def test_a_handler_in_a_process_hears_whether_what_it_keeps_was_kept() -> 
     yard.submit("work")
     attempt = Attempt(yard.claim_by_hand("ann", "work"), cast("CallPlan", None), 0)
     none = cast("Any", None)
-    host = _ProcessHost(none, attempt, _Home(SimpleNamespace(store=yard.store)))
+    host = _ProcessHost(none, attempt, _AppResources(SimpleNamespace(store=yard.store)))
 
     assert await host.aattach({"a": b"1"})
     assert host.attach({"b": b"2"})

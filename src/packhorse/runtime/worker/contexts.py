@@ -77,7 +77,7 @@ def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
     )
 
 
-class Home(Protocol):
+class Resources(Protocol):
     """What all attempts of a worker, or of one of its processes, share."""
 
     app: Any
@@ -94,15 +94,15 @@ class Home(Protocol):
 class StoreHost:
     """The part of an attempt's host that asks the store about its job."""
 
-    __slots__ = ("_attempt", "_flow", "_home", "_job", "_monotonic")
+    __slots__ = ("_attempt", "_flow", "_job", "_monotonic", "_resources")
 
     suspends = True
 
-    def __init__(self, attempt: Attempt, home: Home) -> None:
+    def __init__(self, attempt: Attempt, resources: Resources) -> None:
         self._attempt = attempt
         self._job = attempt.job
-        self._home = home
-        self._monotonic = home.monotonic
+        self._resources = resources
+        self._monotonic = resources.monotonic
         self._flow: FlowInRun | None = None
 
     def now_us(self) -> int:
@@ -113,24 +113,24 @@ class StoreHost:
 
     @property
     def _store(self) -> Store:
-        return self._home.store
+        return self._resources.store
 
     @property
     def place(self) -> Place | None:
         """Where artifacts are kept."""
-        return self._home.places()
+        return self._resources.places()
 
     @property
     def breakers(self) -> BreakerBook:
-        return self._home.breakers
+        return self._resources.breakers
 
     def _node_job(self, call: Any, job_id: str) -> NewJob:
         """Make the job of a workflow node from a call."""
-        job: NewJob = self._home.app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
+        job: NewJob = self._resources.app._node_job(call, job_id)  # noqa: SLF001 - for workers alone
         return job
 
     def member_job(self, job: NewJob, payload: bytes) -> NewJob:
-        made: NewJob = self._home.app._member_job(job, payload)  # noqa: SLF001 - for workers alone
+        made: NewJob = self._resources.app._member_job(job, payload)  # noqa: SLF001 - for workers alone
         return made
 
     def digest(self, text: str) -> str:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -186,15 +186,13 @@ class Fetcher:
             return max(_REST_MIN_S, min(stale_s, self._poll_s, change_s))
         self.looks += 1
         alone = mode is Mode.SUSPECTS
-        request = msgspec.structs.replace(
-            self._request,
+        claimed = await self._claim(
             queues=ask.queues,
             tasks=self._request.tasks if alone else self.own_tasks,
             limit=ask.limit,
             quarantine=alone,
             levels={} if ask.urgent is None else dict(ask.urgent.levels),
         )
-        claimed = await self._claim(request)
         if claimed is None:
             self._heartbeat.renew_now()  # only now: the gate stood in its way
             await self._health.pause(self._shutdown, self._backoff.next_s())
@@ -210,8 +208,7 @@ class Fetcher:
             barred = limit < 1 or self.finished or self._quarantine.is_open
             if barred or not (self._may_claim() and self._heartbeat.gate.acquire(blocking=False)):
                 return None
-            request = msgspec.structs.replace(self._request, tasks=tasks, limit=limit)
-            claimed = await self._claim(request)
+            claimed = await self._claim(tasks=tasks, limit=limit)
         if claimed is not None:
             self._note_suspects(claimed)
         return claimed
@@ -280,10 +277,11 @@ class Fetcher:
         urgent = self.urgency.within(queues, limit)
         return _Ask(mode, asked, queues, urgent.limit, urgent)
 
-    async def _claim(self, request: ClaimRequest) -> Claimed | None:
+    async def _claim(self, **asked: Any) -> Claimed | None:
         """Claim and hold what is given, then release the gate; None if the answer is lost."""
         asked_at, epoch = self._monotonic(), self._heartbeat.lease.epoch
-        request = msgspec.structs.replace(request, allowance_us=self.allowance.us)
+        allowance_us = self.allowance.us
+        request = msgspec.structs.replace(self._request, allowance_us=allowance_us, **asked)
         # First what waits to be settled, then the claim, in one round of the loop: one commit.
         self._settler.flush()
         claim = asyncio.create_task(self._store.arun(self._store.jobs.claim(request)))
@@ -297,7 +295,7 @@ class Fetcher:
             if self._health.failing:
                 self._health.worked("claim")
                 self._backoff.reset()
-            self._take(claimed, asked_at, epoch, request.allowance_us)
+            self._take(claimed, asked_at, epoch, allowance_us)
             return claimed
         finally:
             self._heartbeat.gate.release()

@@ -174,12 +174,12 @@ class _Process:
     def _run_jobs(
         self, app: Any, setup: Setup, runner: asyncio.Runner, state: Mapping[str, Any]
     ) -> None:
-        plans, home = PlanBook(app.registry, {}, SECOND_US), _Home(app)
+        plans, resources = PlanBook(app.registry, {}, SECOND_US), _AppResources(app)
 
         def context(attempt: Attempt) -> Context:
             return Context(
                 attempt.job,
-                _ProcessHost(self, attempt, home),
+                _ProcessHost(self, attempt, resources),
                 worker=setup.worker,
                 worker_id=attempt.plan.worker_id,
                 state=state,
@@ -275,8 +275,8 @@ class _Process:
             self.send(Whereabouts(attempt.job.id, attempt.job.fence, stack))
 
 
-class _Home:
-    """See `Home`: the app that was imported, and its store, which is opened when it is needed."""
+class _AppResources:
+    """See `Resources`: those of the imported app, whose store is opened when first needed."""
 
     monotonic = staticmethod(SystemClock.monotonic)
 
@@ -303,8 +303,8 @@ class _ProcessHost(StoreHost):
 
     __slots__ = ("_process",)
 
-    def __init__(self, process: _Process, attempt: Attempt, home: _Home) -> None:
-        super().__init__(attempt, home)
+    def __init__(self, process: _Process, attempt: Attempt, resources: _AppResources) -> None:
+        super().__init__(attempt, resources)
         self._process = process
 
     def note_progress(self, progress: Progress) -> None:
