@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from packhorse.core.clock import SystemClock
+from packhorse.runtime.worker.fetcher import Fetcher
 from packhorse.runtime.worker.processes.runner import ProcessFetcher
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
@@ -65,3 +66,19 @@ async def test_processes_claim_again_when_their_jobs_end_and_not_at_other_turns(
     assert claims.limits == [2, 2, 1]
 
     claiming.cancel()
+
+
+def test_wake_ups_and_turns_reach_the_claims_for_processes_too() -> None:
+    told: list[str] = []
+    fetcher: Any = Fetcher.__new__(Fetcher)
+    fetcher.rotation, fetcher.urgency = SimpleNamespace(limited=()), SimpleNamespace(plain=True)
+    fetcher._woken, fetcher._resting, fetcher._caps = asyncio.Event(), False, None
+    fetcher._slots = SimpleNamespace(freed=False)
+    fetcher.beside = SimpleNamespace(
+        wake=lambda: told.append("wake"), consider=lambda: told.append("consider")
+    )
+
+    fetcher.wake()
+    fetcher.consider()
+
+    assert told == ["wake", "consider"]

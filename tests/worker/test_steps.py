@@ -25,8 +25,8 @@ from packhorse import (
 )
 from packhorse.core.lifecycle import Limits, settle
 from packhorse.core.outcome import Succeeded
-from packhorse.core.policies.attachments import Attachments
-from packhorse.core.steps import StepState
+from packhorse.core.policies.attachments import STEP_PREFIX, Attachments
+from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState
 from packhorse.steps import IN_THREAD, StepRunner
 from packhorse.testing import TestApp, make_context
 from packhorse.testing.contexts import RecordingHost
@@ -238,6 +238,19 @@ def test_another_order_of_steps_is_told_or_refused(caplog: pytest.LogCaptureFixt
     ctx.step("b", str)
     with pytest.raises(StepMismatch, match="'a'"):
         ctx.step("c", str, strict=True)
+
+
+def test_of_several_steps_in_another_order_an_attempt_warns_once() -> None:
+    kept = {
+        f"{STEP_PREFIX}{name}": KeptStep(StepKind.STEP, at) for at, name in ((1, "a"), (2, "b"))
+    }
+    warned: list[str] = []
+    log = StepLog({name: step.encoded() for name, step in kept.items()}, warned.append)
+
+    log.begin("b", StepKind.STEP)
+    log.begin("a", StepKind.STEP)
+
+    assert len(warned) == 1
 
 
 def test_a_step_that_fails_is_tried_again_by_its_own_policy() -> None:
