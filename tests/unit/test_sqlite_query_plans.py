@@ -33,7 +33,7 @@ ROWS: Final = 10_000
 QUERIES: Final = tuple(sorted(queries.templates))
 INTENDED: Final = (
     ("claim_survey", "jobs", "COVERING INDEX packhorse_lanes (lane=? AND queue=?)"),
-    ("claim_next", "jobs", "INDEX packhorse_ready (queue=? AND task=? AND (rank,place)>(?,?))"),
+    ("claim_numbers", "jobs", "INDEX packhorse_ready (queue=? AND task=? AND (rank,place)>(?,?))"),
     ("claim", "jobs", "INTEGER PRIMARY KEY (rowid=?)"),
     ("promote_due", "jobs", "INDEX packhorse_lanes (lane=? AND queue=? AND rank<?)"),
     ("settle_completed", "jobs", "INDEX sqlite_autoindex_packhorse_jobs_1 (id=?)"),

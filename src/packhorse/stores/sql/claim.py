@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -15,13 +14,13 @@ from packhorse.core.job import Job
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, QueueSettings
-from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, Promoted, scope
+from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, scope
 from packhorse.stores.sql.limit_state import task_settings
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
-from packhorse.stores.sql.ordering import join_lines, read_gate, unblock
+from packhorse.stores.sql.ordering import read_gate, unblock
+from packhorse.stores.sql.promote import promote_queue
 from packhorse.stores.sql.rows import PASSES, Lane, is_limited, queue_settings
 from packhorse.stores.sql.statements import NOW, Queries, Rows
-from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
 #: Pages of candidates that one claim checks, and how many more than wanted a page has where some
 #: may be blocked.
@@ -305,54 +304,6 @@ def reopen_due(dialect: Dialect, now_us: int, level: Isolation) -> Steps[None]:
 
 #: Due jobs that become ready in one claim, per queue.
 PROMOTE_MAX: Final = 1000
-
-
-class _Due(NamedTuple):
-    """A due job: a row of `promote_due`."""
-
-    seq: int
-    priority: int
-    tenant: str
-    kept_rank: int | None
-    kept_place: int | None
-    suspect: bool
-    lined: bool
-
-
-def promote_queue(dialect: Dialect, queue: str, now_us: int, *, limit: int) -> Steps[int]:
-    """Make due jobs ready, in (due, sequence) order; rescued ones keep their place."""
-    asked = {"queue": queue, "now": now_us, "limit": limit}
-    rows = yield Rows(dialect.sql("promote_due"), asked)
-    due = [_Due(*row) for row in rows]
-    # In order, since the rank of a newcomer depends on the jobs that are ready before it.
-    for kept, group in groupby(due, key=lambda one: one.kept_place is not None):
-        if kept:
-            standing = [_back(one) for one in group]
-            yield from dialect.back_in_place()
-        else:
-            standing = yield from _newcomers(dialect, queue, list(group), now_us)
-        yield dialect.promote(standing, now_us)
-    yield from join_lines(dialect, [one.seq for one in due if one.lined])
-    return len(due)
-
-
-def _back(one: _Due) -> Promoted:
-    """Return the place that the job had before."""
-    return Promoted(one.seq, one.suspect, one.kept_rank or 0, one.kept_place or 0)
-
-
-def _newcomers(
-    dialect: Dialect, queue: str, due: Sequence[_Due], now_us: int
-) -> Steps[list[Promoted]]:
-    """Return the ranks and places of jobs that take a new place."""
-    places = yield from dialect.take_places(len(due))
-    queues = yield from dialect.queue_rows([queue])
-    newcomers = [Newcomer(queue, one.priority, one.tenant) for one in due]
-    ranks: list[int] = yield from ranks_of(dialect, newcomers, queues, now_us)
-    return [
-        Promoted(one.seq, one.suspect, rank, place)
-        for one, rank, place in zip(due, ranks, places, strict=True)
-    ]
 
 
 def handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
