@@ -11,13 +11,22 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
 from packhorse import logs
 from packhorse.events import Event, EventBus, JobStarted, WorkerResumed
 from packhorse.logs import lines as log_lines
-from packhorse.logs.lines import RING_SIZE, LineHandler, LineRing, LineWriter, StreamLines, follow
+from packhorse.logs.lines import (
+    RING_SIZE,
+    LineHandler,
+    LineRing,
+    Lines,
+    LineWriter,
+    StreamLines,
+    follow,
+)
 
 LONG_S = 3600.0
 PATIENCE_S = 10.0
@@ -72,6 +81,16 @@ def logger() -> Iterator[logging.Logger]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have lines wait for others for as long as they may."""
     monkeypatch.setattr(log_lines, "_TOGETHER_S", LONG_S)
+
+
+#: Twenty megabytes: more than a worker logs in a second, and than the buffers hold.
+FAST_LINES: Final = 20_000
+
+
+def put_fast(lines: Lines) -> None:
+    """Log much faster than a worker does."""
+    for number in range(FAST_LINES):
+        lines.put(f"{number:0999}\n".encode())
 
 
 def within(call: Callable[[], object]) -> None:
@@ -145,6 +164,53 @@ def test_a_pipe_that_is_not_read_makes_no_thread_wait_and_drops_are_told_once(pi
     assert pipe.line() == "after"
 
 
+def test_a_reader_that_reads_gets_every_line_however_fast_they_come(pipe: Pipe) -> None:
+    logging_thread = threading.Thread(target=put_fast, args=(pipe.writer,), daemon=True)
+    logging_thread.start()
+
+    assert [int(pipe.line()) for _ in range(FAST_LINES)] == list(range(FAST_LINES))
+    within(logging_thread.join)
+
+
+@pytest.mark.parametrize("put_first", [3_000, 20])
+def test_a_warning_finds_room_where_other_lines_find_none(
+    pipe: Pipe, memory: mmap.mmap, put_first: int
+) -> None:
+    """Whether it stands behind many short lines or a few long ones."""
+    line = b"x" * (3_000_000 // put_first) + b"\n"
+    pipe.writer.put(b"x" * 500_000 + b"\n", urgent=True)
+    assert os.read(pipe.reading, 1) == b"x"  # the thread waits for who reads the rest
+    ring = LineRing(memory, 0)
+
+    for _ in range(put_first):
+        pipe.writer.put(line)
+        ring.put(line)
+    for lines in (pipe.writer, ring):
+        lines.put(b"the cause\n", urgent=True)
+
+    text, dropped = LineRing(memory, 0).take()
+    assert (text.endswith(b"\nthe cause\n"), dropped > 0) == (True, True)
+    while pipe.line() != "the cause":
+        pass
+
+
+def test_a_reader_that_stands_still_is_waited_for_once(
+    pipe: Pipe, memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[None] = []
+    monkeypatch.setattr(log_lines, "_pause", lambda: pauses.append(None))
+    ring, line = LineRing(memory, 0), b"x" * 999 + b"\n"
+    pipe.writer.put(b"x" * 500_000 + b"\n", urgent=True)
+    assert os.read(pipe.reading, 1) == b"x"
+
+    for lines in (pipe.writer, ring):
+        pauses.clear()
+        for _ in range(5_000):
+            lines.put(line)
+            lines.put(line, urgent=True)
+        assert 0 < len(pauses) <= 2 * log_lines._LOOKS
+
+
 def test_a_program_ends_though_nothing_reads_its_last_lines(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +266,7 @@ def test_lines_pass_through_shared_memory_in_order_around_its_end(memory: mmap.m
     child, parent = LineRing(memory, 0), LineRing(memory, 0)
     told, heard = b"", b""
 
-    for number in range(5_000):
+    for number in range(9_000):
         line = f"{number:0{number % 900}}\n".encode()
         child.put(line)
         told += line
@@ -216,12 +282,12 @@ def test_a_line_that_finds_no_room_is_counted_and_no_other_is_harmed(memory: mma
     child, parent = LineRing(memory, 0), LineRing(memory, 0)
     line = b"x" * 999 + b"\n"
 
-    for _ in range(2_000):
+    for _ in range(3_000):
         child.put(line)
     text, dropped = parent.take()
     child.put(b"after\n")
 
-    assert text == line * (2_000 - dropped)
+    assert text == line * (3_000 - dropped)
     assert dropped > 0
     assert parent.take() == (b"after\n", 0)
 
@@ -264,6 +330,22 @@ def test_a_parent_writes_the_lines_of_its_processes_to_the_last(
         assert pipe.line() == "last"
     finally:
         root.removeHandler(handler)
+
+
+def test_a_parent_writes_every_line_of_a_process_however_fast_they_come(
+    pipe: Pipe, memory: mmap.mmap
+) -> None:
+    ring = LineRing(memory, 0)
+    pipe.writer.follow(ring)
+
+    child = os.fork()
+    if child == 0:
+        put_fast(LineRing(memory, 0))
+        os._exit(0)
+
+    assert [int(pipe.line()) for _ in range(FAST_LINES)] == list(range(FAST_LINES))
+    os.waitpid(child, 0)
+    pipe.writer.leave(ring)
 
 
 def test_forked_children_of_a_process_with_shared_memory_write_elsewhere(

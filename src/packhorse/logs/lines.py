@@ -5,11 +5,13 @@
                           ─▶ LineRing ─▶ its parent's LineWriter    a process under a supervisor
 
 One write per line costs a worker more than the job it is about, and blocks it while a pipe is full.
-So a thread writes many lines together, a moment later. If the buffer is full a line is dropped and
-counted, and the count is written once there is room again.
+So a thread writes many lines together, a moment later. If the buffer is full, `put` waits a moment
+for that thread, which a busy machine may hold up. If this is in vain, the line is dropped and
+counted, and until the thread has gone on no other line waits. The count is written once there is
+room again.
 
 A ring is memory that a process shares with its parent. Once `put` returns a line is in it, and
-survives the process that wrote it. One process writes and one reads; neither waits for the other.
+survives the process that wrote it. One process writes and one reads.
 """
 
 from __future__ import annotations
@@ -28,10 +30,17 @@ import msgspec
 
 from packhorse.core.process import at_fork
 
-#: Bytes that are buffered.
-_BYTES_MAX: Final = 1 << 20
-#: How long to collect lines before writing them together.
+#: Bytes that are buffered; the last ones are kept for warnings and errors.
+_BYTES_MAX: Final = 1 << 21
+_FOR_ALL: Final = _BYTES_MAX - (1 << 18)
+#: How long to collect lines before writing them together, unless a quarter of the buffer is full.
 _TOGETHER_S: Final = 0.1
+_EARLY_BYTES: Final = _BYTES_MAX // 4
+#: The shortest time between two looks at a ring that fills fast.
+_LOOK_S_MIN: Final = 0.005
+#: A line that finds no room waits for so many looks of so long: for a quarter of a second.
+_LOOKS: Final = 250
+_LOOK_S: Final = 0.001
 #: How long a program waits at its end for its last lines to be written.
 _LAST_S: Final = 1.0
 
@@ -40,7 +49,7 @@ class Lines(Protocol):
     """A destination of lines."""
 
     def put(self, line: bytes, *, urgent: bool = False) -> None:
-        """Accept a line, or drop it; write an urgent one without delay."""
+        """Accept a line, or drop it; there is room for an urgent one longer."""
         ...
 
     def flush(self) -> None:
@@ -80,6 +89,10 @@ class LineHandler(logging.Handler):
 
     def _forked(self) -> None:
         self.lines = self._in_forks
+
+
+def _pause() -> None:
+    select.select([], [], [], _LOOK_S)
 
 
 def follow(ring: LineRing) -> Callable[[], None]:
@@ -125,13 +138,9 @@ class LineWriter:
 
     def put(self, line: bytes, *, urgent: bool = False) -> None:
         """Buffer a line for the thread, or drop it."""
-        with self._lock:
-            if self._size + len(line) > _BYTES_MAX:
-                self._dropped += 1
-                return
-            self._size += len(line)
-            self._waiting.append(line)
-        self._wake(hurry=urgent)
+        most = _BYTES_MAX if urgent else _FOR_ALL
+        if self._took(line, most) or self._gets_room(line, most):
+            self._wake(hurry=urgent or self._size > _EARLY_BYTES)
 
     def follow(self, ring: LineRing) -> None:
         """Write the lines of another process as well."""
@@ -160,11 +169,36 @@ class LineWriter:
         self._waiting: list[bytes] = []
         self._size = 0  # of what waits and of what is being written
         self._dropped = 0
+        self._in_vain = False  # a line waited for the thread, which has written nothing since
+        self._look_s = _TOGETHER_S  # until the next look at the rings
         self._writing = False
         self._rings, self._ended = [], []
         self._due, self._hurry = threading.Event(), threading.Event()
         self._flushes: list[threading.Event] = []
         self._thread: threading.Thread | None = None
+
+    def _took(self, line: bytes, most: int) -> bool:
+        with self._lock:
+            size = self._size + len(line)
+            if size > most:
+                return False
+            self._size = size
+            self._waiting.append(line)
+            return True
+
+    def _gets_room(self, line: bytes, most: int) -> bool:
+        """Wait until the thread has written enough; if it stands still, only one line waits."""
+        for _ in range(_LOOKS):
+            if self._in_vain or len(line) > most or threading.current_thread() is self._thread:
+                break
+            self._wake(hurry=True)
+            _pause()
+            if self._took(line, most):
+                return True
+        with self._lock:
+            self._dropped += 1
+            self._in_vain = True
+        return False
 
     def _wake(self, *, hurry: bool = False) -> None:
         if self._thread is None:
@@ -176,14 +210,14 @@ class LineWriter:
                 self._thread = None
                 self._write()
                 return
-        if hurry:
+        if hurry and not self._hurry.is_set():
             self._hurry.set()
         if not self._due.is_set():
             self._due.set()
 
     def _serve(self) -> None:
         while True:
-            self._due.wait(_TOGETHER_S if self._rings else None)
+            self._due.wait(self._look_s if self._rings else None)
             if not self._rings:
                 self._hurry.wait(_TOGETHER_S)
             self._due.clear()
@@ -197,10 +231,12 @@ class LineWriter:
             rings, ended, self._ended = list(self._rings), self._ended, []
             flushes, self._flushes = self._flushes, []
         own, taken = b"".join(lines), [ring.take() for ring in rings]
+        self._look_s = _next_look_s(self._look_s, max((len(text) for text, _ in taken), default=0))
         self._write_all(own + b"".join(text for text, _ in taken))
         with self._lock:
             self._size -= len(own)
             dropped, self._dropped = self._dropped + sum(count for _, count in taken), 0
+            self._in_vain = False
             self._rings = [ring for ring in self._rings if ring not in ended]
         if dropped:
             self._write_all(self._notice(dropped))
@@ -218,7 +254,12 @@ class LineWriter:
                     select.select([], [self._descriptor], [])
 
 
-_DATA: Final = 1 << 20
+def _next_look_s(waited_s: float, found: int) -> float:
+    """Return when a ring that goes on filling as fast will be a quarter full."""
+    return min(_TOGETHER_S, max(_LOOK_S_MIN, waited_s * _EARLY_BYTES / max(1, found)))
+
+
+_DATA: Final = _BYTES_MAX
 _HEAD: Final = 64
 #: Bytes of shared memory that a ring takes.
 RING_SIZE: Final = _HEAD + _DATA
@@ -237,15 +278,15 @@ class LineRing:
         self._lock = threading.RLock()  # a signal's handler may log while its thread does
         self._written = self._taken = 0
         self._dropped_before = 0
+        self._in_vain_at = -1  # what had been taken when a line waited for more in vain
 
     # -------------------------------------------------------------------------- the writer
 
-    def put(self, line: bytes, *, urgent: bool = False) -> None:  # noqa: ARG002 - as others take it
-        """Write a line for the parent, or drop it; never wait."""
+    def put(self, line: bytes, *, urgent: bool = False) -> None:
+        """Write a line for the parent, or drop it."""
         with self._lock:
-            if self._written + len(line) - self._taken > _DATA:
-                self._taken = self._number(_TAKEN_AT)
-            if self._written + len(line) - self._taken > _DATA:
+            most = (_BYTES_MAX if urgent else _FOR_ALL) - len(line)
+            if self._written - self._taken > most and not self._gets_room(most):
                 self._set(_DROPPED_AT, self._number(_DROPPED_AT) + 1)
                 return
             start = self._at + _HEAD + self._written % _DATA
@@ -259,6 +300,18 @@ class LineRing:
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""
+
+    def _gets_room(self, most: int) -> bool:
+        """Wait until the parent has taken enough; a parent that stands still is waited for once."""
+        for _ in range(_LOOKS):
+            self._taken = self._number(_TAKEN_AT)
+            if self._written - self._taken <= most:
+                return True
+            if most < 0 or self._taken == self._in_vain_at:
+                return False
+            _pause()
+        self._in_vain_at = self._taken
+        return False
 
     # -------------------------------------------------------------------------- the reader
 

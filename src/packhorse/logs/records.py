@@ -37,6 +37,11 @@ from packhorse.logs.lines import LineHandler, Lines, LineWriter, StreamLines
 
 LOGGER: Final = "packhorse"
 _FOREVER_MS: Final = FOREVER_US / 1_000
+#: A line waits a moment for room, so nothing was written for as long.
+_WHY_DROPPED: Final = (
+    "they could not be written in time; what reads the log stands still or is too slow, or this "
+    "machine is overloaded"
+)
 LogFormat = Literal["console", "json", "auto"]
 
 #: The sentence of each event, by level; the fields in it are the event's own.
@@ -351,7 +356,7 @@ def _lines(stream: TextIO | None, formatter: logging.Formatter) -> Lines:
                 "name": LOGGER,
                 "levelno": logging.WARNING,
                 "levelname": "WARNING",
-                "msg": f"{counted(dropped, 'log line')} left out: nothing read the log for a while",
+                "msg": f"{counted(dropped, 'log line')} left out: {_WHY_DROPPED}",
                 "event": "log.dropped",
                 "dropped": dropped,
             }
