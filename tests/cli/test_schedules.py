@@ -31,6 +31,16 @@ app.schedule("often", report.call("some"), every="15m", at_start=True)
 """
 
 
+PAST = (
+    SCHEDULED
+    + """
+from datetime import UTC, datetime
+
+app.schedule("launch", report.call("old"), at=datetime(2020, 1, 1, tzinfo=UTC))
+"""
+)
+
+
 @pytest.fixture
 def scheduled(folder: Path) -> Project:
     """A project with schedules."""
@@ -43,13 +53,31 @@ def scheduled(folder: Path) -> Project:
 async def app(scheduled: Project) -> AsyncIterator[Packhorse]:
     """The project's app, after a worker of it has looked at its schedules once."""
     opened = scheduled.app()
-    ticker = Ticker(
-        ServiceContext(opened.store, SystemClock(), SystemChance(), opened.bus, "worker"),
-        schedules=opened._declared_schedules(),
-    )
-    await ticker.run_once()
+    await _looked_at(opened)
     yield opened
     opened.close()
+
+
+async def _looked_at(app: Packhorse) -> None:
+    ticker = Ticker(
+        ServiceContext(app.store, SystemClock(), SystemChance(), app.bus, "worker"),
+        schedules=app._declared_schedules(),
+    )
+    await ticker.run_once()
+
+
+async def test_list_says_of_an_instant_that_has_passed_that_it_did_not_fire(
+    scheduled: Project,
+) -> None:
+    scheduled.write("jobs.py", PAST)
+    app = scheduled.app()
+    await _looked_at(app)
+    app.close()
+
+    result = scheduled.run("schedules", "list")
+
+    assert "launch    over, did not fire  -" in result.stdout
+    assert result.stdout.count("did not fire") == 1
 
 
 @pytest.mark.usefixtures("app")

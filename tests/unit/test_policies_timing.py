@@ -206,6 +206,7 @@ def test_intervals_and_one_shots_are_said_in_words() -> None:
         (Timing(), "one of cron=, every= and at="),
         (Timing(cron="0 3 * * *", every_us=1), "one of cron=, every= and at="),
         (Timing(cron="0 3 * * *", at_start=True), "at_start=True goes with every="),
+        (Timing(every_us=99_999), "the shortest interval is 100ms"),
         (Timing(cron="* * * * * *"), "five fields"),
         (Timing(cron="0 0 30 2 *"), "0 0 30 2"),
         (Timing(cron="61 * * * *"), "61"),

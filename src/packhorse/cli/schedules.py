@@ -65,6 +65,9 @@ def _state(schedule: ScheduleInfo) -> str:
 
     if schedule.overdue_s >= OVERDUE_S:
         return f"overdue {age(schedule.overdue_s)}"
+    at_us = schedule.timing.at_us
+    if schedule.state == "over" and at_us not in {None, *(fire.fire_us for fire in schedule.fires)}:
+        return "over, did not fire"
     return schedule.state
 
 

@@ -393,7 +393,10 @@ def _where(function: Callable[..., Any]) -> str:
 
 def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:
     """Whether this is the same function of an interactive session, such as a cell run again."""
-    main, ipython = sys.modules.get("__main__"), hasattr(builtins, "__IPYTHON__")
-    interactive = ipython or not hasattr(main, "__file__")
     names = {(task.function.__module__, task.function.__qualname__) for task in (definition, other)}
-    return interactive and len(names) == 1 and definition.function.__module__ == "__main__"
+    return is_interactive() and len(names) == 1 and definition.function.__module__ == "__main__"
+
+
+def is_interactive() -> bool:
+    """Whether a person types this program while it runs, as in a notebook."""
+    return hasattr(builtins, "__IPYTHON__") or not hasattr(sys.modules.get("__main__"), "__file__")

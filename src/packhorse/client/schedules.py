@@ -11,20 +11,22 @@ Workers declare and fire them (`runtime.services.ticker`); this module runs noth
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, Final, Literal, TypedDict, Unpack
+from types import FrameType, MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
 from packhorse.call import Call
 from packhorse.client.connection import Asks, Connection
 from packhorse.client.queue_admin import QueueAdmin
+from packhorse.client.registry import is_interactive
 from packhorse.client.sealed_store import sealed_job
 from packhorse.client.submission import new_job
-from packhorse.core.clock import new_id, to_datetime
+from packhorse.core.clock import SECOND_US, new_id, to_datetime
 from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.info import shown
@@ -106,6 +108,20 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     fires: tuple[FireNote, ...] = ()  #: the newest last
 
 
+class _Declared(NamedTuple):
+    """A schedule as this program declares it."""
+
+    timing: Timing
+    call: Call[Any]
+    where: str
+    age_us: Callable[[], int]
+
+    def is_again(self, where: str, call: Call[Any]) -> bool:
+        """Whether this is the same declaration, in a module that is loaded a second time."""
+        known = self.call
+        return (self.where, known.task, known.payload) == (where, call.task, call.payload)
+
+
 class ScheduleVerbs(QueueAdmin):
     """The verbs of an app that are about schedules."""
 
@@ -113,7 +129,7 @@ class ScheduleVerbs(QueueAdmin):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._calls: dict[str, tuple[Timing, Call[Any]]] = {}
+        self._declared: dict[str, _Declared] = {}
 
     @property
     def schedules(self) -> Schedules:
@@ -124,7 +140,8 @@ class ScheduleVerbs(QueueAdmin):
         """Submit `call` again and again, or once: by `cron=`, `every=` or `at=`.
 
         This app's workers declare it to the store, which then has it fired once however many
-        workers there are. A name declared again replaces what it stood for.
+        workers there are. Two schedules of one name are refused, unless the same line of code
+        declares the same call again.
         """
         where = f"schedule {name_text(name, 'the name of a schedule')!r}"
         if not isinstance(call, Call):
@@ -137,7 +154,7 @@ class ScheduleVerbs(QueueAdmin):
                 )
         timing = _timing(options, where)
         check_timing(timing, where)
-        self._calls[name] = (timing, call)
+        self._declare(name, timing, call, sys._getframe(1))  # noqa: SLF001 - where it is declared
 
     def every(self, interval: Duration, /, **options: Unpack[TaskOptions]) -> TaskDecorator:
         """Declare a task that runs at this interval, over all workers never twice at once.
@@ -146,7 +163,8 @@ class ScheduleVerbs(QueueAdmin):
         out. A run that fails is logged, counted, not retried, and kept among the dead letters for
         a day; the next one comes as usual. Shutdown ends a run at once.
         """
-        every_us = positive_microseconds(interval, setting="app.every()")
+        timing = Timing(every_us=positive_microseconds(interval, setting="app.every()"))
+        check_timing(timing, "app.every()")
         given: dict[str, Any] = {
             "unique": Unique(),
             "retry": RetryPolicy(max_retries=0),
@@ -156,9 +174,27 @@ class ScheduleVerbs(QueueAdmin):
         def take(task: Task[..., Any]) -> None:
             task.definition = dataclasses.replace(task.definition, is_tick=True)
             self.task.take(task)
-            self._calls[task.name] = (Timing(every_us=every_us), task.call())
+            self._declare(task.name, timing, task.call(), None)
 
         return self.task.taking(take)(**given)
+
+    def _declare(self, name: str, timing: Timing, call: Call[Any], frame: FrameType | None) -> None:
+        """Note a schedule that a frame declares, None: the decorator of its task."""
+        where, typed = call.definition.where, is_interactive()
+        if frame is not None:
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            typed &= frame.f_globals.get("__name__") == "__main__"
+        before = self._declared.get(name)
+        if before is not None and not typed and not before.is_again(where, call):
+            raise ConfigError(
+                f"schedule {name!r} is declared twice: at {before.where} and at {where}; give "
+                "one of them another name"
+            )
+        clock = self._connection.clock
+        began = clock.monotonic()
+        self._declared[name] = _Declared(
+            *(timing, call, where), lambda: round((clock.monotonic() - began) * SECOND_US)
+        )
 
     def _declared_schedules(self) -> tuple[ScheduleDeclaration, ...]:
         """The schedules this app declares, with the queues and tasks it knows now."""
@@ -169,8 +205,9 @@ class ScheduleVerbs(QueueAdmin):
                 timing,
                 sealed_job(store, new_job(call, declarations, ""), keeper=schedule_id(name).text),
                 is_tick=call.definition.is_tick,
+                age_us=age_us,
             )
-            for name, (timing, call) in self._calls.items()
+            for name, (timing, call, _, age_us) in self._declared.items()
         )
 
 

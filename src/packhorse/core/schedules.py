@@ -8,7 +8,7 @@ workers, so that each fire is submitted once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -53,6 +53,7 @@ class ScheduleDeclaration(msgspec.Struct, frozen=True):
     timing: Timing
     job: NewJob
     is_tick: bool = False  #: declared with `app.every`
+    age_us: Callable[[], int] = lambda: 0  #: how long ago code declared it
 
     @property
     def id(self) -> RecordId:
@@ -64,7 +65,11 @@ class ScheduleDeclaration(msgspec.Struct, frozen=True):
     ) -> Put | None:
         """How to write what this declaration makes of it; None: nothing has to be written."""
         before = None if record is None else read_schedule(record.document)
-        after = declared(before, self, release, now_us, holder_lives=holder_lives)
+        # The program may have been loading, or the store away, since an instant was chosen.
+        since_us = now_us if self.timing.at_us is None else now_us - self.age_us()
+        after = declared(
+            before, self, release, now_us, since_us=since_us, holder_lives=holder_lives
+        )
         return None if after is None else put_schedule(after, record.version if record else 0)
 
 
@@ -150,21 +155,24 @@ def declared(
     release: Release,
     now_us: int,
     *,
+    since_us: int | None = None,
     holder_lives: bool = True,
 ) -> ScheduleDocument | None:
     """What a worker's declaration makes of a schedule; None: nothing that had to be written.
 
     The newest release holds, until no worker of it lives (`holder_lives`). What an operator has
-    changed stays. Each declaration keeps it from being retired.
+    changed stays. Each declaration keeps it from being retired. What was due before `since_us`,
+    by default now, does not fire.
     """
+    since_us = now_us if since_us is None else since_us
     if before is None:
-        last_us = now_us - 1 if new.timing.at_start else now_us
+        last_us = now_us - 1 if new.timing.at_start else since_us
         return ScheduleDocument(
             *(new.name, new.timing, new.job, now_us, last_us), seen_us=now_us, release=release
         )
     said = msgspec.structs.replace(before, timing=new.timing, job=new.job)
     after = declared_again(before, said, release, now_us, holder_lives=holder_lives)
-    return None if after is None else _from_now_on(before, after, now_us)
+    return None if after is None else _from_now_on(before, after, since_us)
 
 
 def _from_now_on(

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CATCH_UP_MAX: Final = 1_000
 #: A fire that nothing has looked at for so long counts as missed, and `catch_up` decides.
 LATE_US: Final = 60 * SECOND_US
+#: A shorter interval is refused: a look at the store takes milliseconds, and the ticker many looks.
+EVERY_US_MIN: Final = SECOND_US // 10
 #: A longer expression is refused unread: a hostile one would take long to expand.
 _CRON_LENGTH_MAX: Final = 200
 _CRON_FIELDS: Final = 5
@@ -87,6 +89,11 @@ def check_timing(timing: Timing, where: str) -> None:
         raise ConfigError(f"{where}: give one of cron=, every= and at=, and not more")
     if timing.at_start and timing.every_us is None:
         raise ConfigError(f"{where}: at_start=True goes with every=; cron= and at= say it all")
+    if timing.every_us is not None and timing.every_us < EVERY_US_MIN:
+        raise ConfigError(
+            f"{where}: every is {span_text(timing.every_us)}, and the shortest interval is "
+            f"{span_text(EVERY_US_MIN)}; for work without a pause use a loop in one job"
+        )
     if timing.cron is not None:
         _check_cron(timing, where)
 

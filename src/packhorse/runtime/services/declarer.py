@@ -32,12 +32,14 @@ class Declarer:
         release: str,
         *,
         failed: Callable[[str, Exception], None] | None = None,
+        wrote: Callable[[Put], None] = lambda _: None,
     ) -> None:
         self._store = context.store
         self._monotonic = context.clock.monotonic
         self._kind = kind
         #: Called with the key of a declaration that cannot be written; without it that is an error.
         self._failed = failed
+        self._wrote = wrote  #: called with each record that was written
         self._declarations = {each.id.key: each for each in declarations}
         self._release = RecordId("release", "", release[:400])
         self._renew_at = self._declare_at = float("-inf")
@@ -96,6 +98,7 @@ class Declarer:
                 # On a conflict another worker has declared it meanwhile: compare again.
                 for put in part if changed.applied else ():
                     del left[put.id.key]
+                    self._wrote(put)
 
     async def _put(
         self, declaration: Declaration, record: Record | None, release: Release, now_us: int

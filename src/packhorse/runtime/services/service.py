@@ -54,6 +54,8 @@ class Service(ABC):
 
     name: ClassVar[str]  #: in events
     interval_s: ClassVar[float]  #: the usual wait between two runs
+    #: Whether it runs once at the start, and not only after a random part of its interval.
+    begins_at_once: ClassVar[bool] = False
 
     def __init__(self, context: ServiceContext) -> None:
         self._store = context.store
@@ -159,7 +161,8 @@ class Driver:
 
     async def run(self, service: Service) -> None:
         """Run one service."""
-        await self.sleep(service.interval_s * self.chance.roll())
+        if not service.begins_at_once:
+            await self.sleep(service.interval_s * self.chance.roll())
         while not self.stopped():
             try:
                 wait_s = await service.run_once()

@@ -9,13 +9,14 @@ twice, and a worker that dies in between leaves the fire to the next one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Final
 
 import msgspec
 
-from packhorse.core.clock import SECOND_US
+from packhorse.core.clock import SECOND_US, to_datetime
 from packhorse.core.job import NewJob
 from packhorse.core.policies.records import Put, Record
 from packhorse.core.releases import RETIRED_KEPT_US
@@ -58,6 +59,7 @@ _REPORTED_LATE_US: Final = 30 * SECOND_US
 #: Why a fire has no job of its own: an earlier job holds its unique key.
 _RUNS_YET: Final = "the run before had not ended"
 _PAGE: Final = 100
+_LOG: Final = logging.getLogger("packhorse.worker")
 #: How long a schedule rests that this worker cannot move; another one may be able to.
 _REST_S: Final = 60.0
 
@@ -70,6 +72,7 @@ class Ticker(Service):
 
     name = "schedules"
     interval_s = 5.0
+    begins_at_once = True  # until it has declared a schedule, operators cannot see or change it
 
     def __init__(
         self,
@@ -81,11 +84,15 @@ class Ticker(Service):
     ) -> None:
         super().__init__(context)
         self._duty = Duty(context, self.name)
+        self._has_declared = False
         self._traced = traced
         self._ticks = frozenset(each.name for each in schedules if each.is_tick)
         self._declarer = Declarer(
-            context, SCHEDULE_KIND, schedules, release, failed=self._tell_stuck
+            *(context, SCHEDULE_KIND, [self._once_aged(each) for each in schedules], release),
+            failed=self._tell_stuck,
+            wrote=self._tell_past,
         )
+        self._told_past: set[tuple[str, int]] = set()  #: at most one for each declaration
         self._stuck: dict[str, str] = {}  #: what was told of schedules, by their names
         #: Until when those rest that cannot be moved, by key and version. Their records stay as
         #: they are, so that they count as late, and another worker may move them.
@@ -94,6 +101,7 @@ class Ticker(Service):
     async def run_once(self) -> float:
         """Declare and fire what is due; return when the next fire is."""
         await self._declarer.declare()
+        self._has_declared = True
         due, page = await self._due()
         if not due:
             return self._until_due_s(page)
@@ -104,6 +112,13 @@ class Ticker(Service):
         for part in in_parts(moves, _move_bytes):
             moved |= await self._fire(part, page.now_us)
         return 0.0 if moved else self._wait_s(OFF_DUTY_S)
+
+    def _once_aged(self, schedule: ScheduleDeclaration) -> ScheduleDeclaration:
+        """Count its age until it is declared; an emptied store must not fire again what passed."""
+        age_us = schedule.age_us
+        return msgspec.structs.replace(
+            schedule, age_us=lambda: 0 if self._has_declared else age_us()
+        )
 
     async def _due(self) -> tuple[list[Record], RecordPage]:
         """Read what is due and does not rest; a page of nothing else is passed over."""
@@ -171,6 +186,22 @@ class Ticker(Service):
             return msgspec.structs.replace(put, keep_us=RETIRED_KEPT_US), None
         move = fired(schedule, now_us)
         return put_schedule(schedule if move is None else move.document, record.version), move
+
+    def _tell_past(self, put: Put) -> None:
+        """Say of a schedule that its only instant has passed, and that it did not fire then."""
+        schedule = read_schedule(put.document)
+        at_us = schedule.effective.at_us
+        fired_then = at_us in {note.fire_us for note in schedule.fires}
+        if at_us is None or at_us > schedule.last_us or fired_then:
+            return
+        if (schedule.name, at_us) in self._told_past:
+            return
+        self._told_past.add((schedule.name, at_us))
+        _LOG.warning(
+            "schedule %s does not fire: its only instant, %s, has passed; give a later at=, or run "
+            "it by 'packhorse schedules run %s'",
+            *(schedule.name, f"{to_datetime(at_us):%Y-%m-%d %H:%M:%S}Z", schedule.name),
+        )
 
     def _tell_stuck(self, name: str, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
