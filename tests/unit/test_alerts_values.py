@@ -71,6 +71,31 @@ def test_a_measure_is_of_one_queue_or_of_all(name: str, of: str, value: float) -
     assert _value(name, of, seen) == value
 
 
+@pytest.mark.parametrize(
+    ("name", "of", "value"),
+    [
+        ("dead_letters", "", 2),
+        ("depth", "", 3),
+        ("oldest_ready", "", 1.0),
+        ("dead_letters", "alerts", 8),
+        ("dead_letters", "default", 7),
+    ],
+)
+def test_an_alert_on_everything_leaves_out_the_notices_of_alerts(
+    name: str, of: str, value: float
+) -> None:
+    queues = (
+        queue("alerts", NOW_US - 9_000_000, queued=4, dead=8),
+        queue("default", NOW_US - 1_000_000, queued=4, dead=7),
+    )
+    seen = sight(
+        counts={each.queue: each for each in queues},
+        notices={JobStatus.DEAD: 5, JobStatus.QUEUED: 1},
+    )
+
+    assert _value(name, of, seen) == value
+
+
 @pytest.mark.req("S3-38")
 def test_the_rate_of_failures_is_of_what_was_done_since() -> None:
     alert, state = cast("Any", SimpleNamespace(over_us=100 * SECOND_US)), AlertState()

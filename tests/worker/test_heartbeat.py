@@ -15,9 +15,8 @@ from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.heartbeat import Heartbeat
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import StoreHealth
-from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.stores.plan import Plan
-from packhorse.stores.requests import Renewal, Renewed
+from packhorse.stores.requests import Renewal, Renewed, Totals
 from tests.worker.support import HandClock, Yard
 
 RENEWS_EACH_S = 20
@@ -26,7 +25,7 @@ RENEWS_EACH_S = 20
 class Deaf:
     """Hears everything a heartbeat reports, and does nothing about it."""
 
-    counters = WorkerCounters()
+    totals = Totals()
 
     def on_renewed(self) -> None: ...
     def on_cancelled(self, job_ids: Sequence[str]) -> None: ...

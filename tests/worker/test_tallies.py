@@ -87,6 +87,17 @@ async def test_each_attempt_is_counted_by_what_it_came_to() -> None:
     assert 0 <= found["add"].wait_s < PATIENCE_S
 
 
+def test_alerts_do_not_judge_the_attempts_of_their_own_notices() -> None:
+    counters = WorkerCounters()
+    tallies = Tallies(counters)
+    counters.succeeded, counters.failed = 5, 7
+    for queue in ("alerts", "default"):
+        tallies._made(queue, "packhorse.deliver_alert").outcomes[:3] = [1, 2, 1]
+    tallies._made("default", "send").outcomes[:3] = [3, 0, 1]
+
+    assert (tallies.told.succeeded, tallies.told.failed) == (3, 1)
+
+
 def test_tasks_beyond_the_bound_are_one() -> None:
     tallies = Tallies(WorkerCounters())
 

@@ -8,8 +8,9 @@ once over the fleet, even if workers die, and retried like any job while its rec
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from packhorse.alerts import (
     ALERT_KIND,
     ALERT_QUEUE,
+    DELIVER_TASK,
     RULE_KIND,
     AlertDeclaration,
     AlertNotice,
@@ -34,9 +36,11 @@ from packhorse.core.schedules import SCHEDULE_KIND
 from packhorse.errors import ConfigError
 from packhorse.runtime.services.service import OFF_DUTY_S, Duty, Service, ServiceContext
 from packhorse.stores.records import all_records
-from packhorse.stores.requests import Counts, WorkerRecord
+from packhorse.stores.requests import Counts, JobFilter, WorkerRecord
 
 _PAGE: Final = 500
+#: Jobs that are read to find the notices among them.
+_NOTICES_MOST: Final = 5_000
 #: Characters of a digest that tell the alerts of one app from those of another.
 _NAMES_LENGTH: Final = 16
 #: Workers whose totals are compared; those beyond do not count.
@@ -57,6 +61,9 @@ class _Sight:
     breakers: int
     latency_s: float
     now_us: int
+    #: Notices of alerts in the queue of the other jobs, by status: no alert on everything counts
+    #: its own.
+    notices: Mapping[JobStatus, int] = field(default_factory=dict)
 
 
 class AlertWatch(Service):
@@ -142,7 +149,18 @@ class AlertWatch(Service):
             found = [breaker_info(record, page.now_us) for record in page.records]
             breakers = sum(each.state.value == _BREAKER_OPEN for each in found)
         by_queue = {each.queue: each for each in counts}
-        return _Sight(by_queue, workers, late_s, breakers, latency_s, now_us)
+        notices = await self._notices()
+        return _Sight(by_queue, workers, late_s, breakers, latency_s, now_us, notices)
+
+    async def _notices(self) -> Counter[JobStatus]:
+        """Count the notices that a worker without alerts of its own has submitted."""
+        chosen = JobFilter(
+            queue=DEFAULT_QUEUE, task=DELIVER_TASK, statuses=(*WAITING, JobStatus.DEAD)
+        )
+        page = await self._store.arun(
+            self._store.inspection.search(chosen, limit=_PAGE, most=_NOTICES_MOST)
+        )
+        return Counter(record.status for record in page.jobs)
 
 
 def _measured(
@@ -162,15 +180,17 @@ def _measured(
 
 
 def _value(name: str, queue: str, sight: _Sight) -> float:
-    counts = [each for each in sight.counts.values() if queue in ("", each.queue)]
+    named = queue or ALERT_QUEUE  # an alert on all queues leaves out that of its own notices
+    counts = [each for each in sight.counts.values() if (each.queue == named) is bool(queue)]
+    own = sight.notices if not queue else {}
     match name:
         case "oldest_ready":
             since = [each.oldest_ready_us for each in counts if each.oldest_ready_us is not None]
             return max([0.0, *((sight.now_us - each) / SECOND_US for each in since)])
         case "depth":
-            return sum(each.by_status.get(status, 0) for each in counts for status in WAITING)
+            return _jobs(counts, WAITING, own)
         case "dead_letters":
-            return sum(each.by_status.get(JobStatus.DEAD, 0) for each in counts)
+            return _jobs(counts, (JobStatus.DEAD,), own)
         case "workers":
             live = [each for each in sight.workers if each.live]
             return sum(not queue or queue in each.queues for each in live)
@@ -180,6 +200,16 @@ def _value(name: str, queue: str, sight: _Sight) -> float:
             return sight.breakers
         case _:
             return sight.latency_s
+
+
+def _jobs(
+    counts: Iterable[Counts], statuses: Iterable[JobStatus], left_out: Mapping[JobStatus, int]
+) -> int:
+    """Count the jobs of these statuses; another look may have found more to leave out."""
+    found = Counter[JobStatus]()
+    for each in counts:
+        found.update(each.by_status)
+    return sum(max(0, found[status] - left_out.get(status, 0)) for status in statuses)
 
 
 def _failure_rate(

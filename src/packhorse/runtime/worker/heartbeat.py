@@ -31,8 +31,7 @@ from packhorse.runtime.supervisor.shared_memory import SharedMemory
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.slots import Slots
 from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.runtime.worker.tallies import WorkerCounters
-from packhorse.stores.requests import Renewal
+from packhorse.stores.requests import Renewal, Totals
 
 
 class WorkerLease:
@@ -125,10 +124,10 @@ _JOIN_S: Final = 5.0
 
 
 class HeartbeatListener(Protocol):
-    """What the heartbeat calls, on the event loop; the last two and `counters` in its thread."""
+    """What the heartbeat calls, on the event loop; the last two and `totals` in its thread."""
 
     @property
-    def counters(self) -> WorkerCounters: ...
+    def totals(self) -> Totals: ...
     def on_renewed(self) -> None: ...
     def on_cancelled(self, job_ids: Sequence[str]) -> None: ...
     def on_lease_lost(self) -> None: ...
@@ -255,7 +254,7 @@ class Heartbeat:
                 unsure=must_tell or self._lost,
                 step_us=self._step_us,
                 asked_us=read_later_us(self._reading, asked_at),
-                totals=self._listener.counters.totals,
+                totals=self._listener.totals,
             )
             renewed = self._store.run(self._store.leases.renew(renewal))
             if renewed.lapsed and self._begun:

@@ -43,7 +43,7 @@ from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
-from packhorse.stores.requests import Renewal
+from packhorse.stores.requests import Renewal, Totals
 
 #: How long ending the lease may take; otherwise it runs out by itself.
 _LEAVE_S: Final = 2.0
@@ -108,6 +108,11 @@ class Runtime:
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
         )
+
+    @property
+    def totals(self) -> Totals:
+        """What the heartbeat tells the store, from its thread."""
+        return self.settler.tallies.told
 
     def _admitter(self) -> Admitter | None:
         intake = self.env.store.intake

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from packhorse.alerts import DELIVER_TASK
 from packhorse.core.clock import SECOND_US
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
 from packhorse.core.settlement import (
@@ -94,7 +95,7 @@ class WorkerCounters:
 
     @property
     def totals(self) -> Totals:
-        """The totals that a lease renewal sends to the store; callable from any thread."""
+        """The totals so far; callable from any thread."""
         return Totals(self.succeeded, self.failed, int(self.execution_s * SECOND_US))
 
     def count_dead(self, number: int) -> None:
@@ -170,6 +171,15 @@ class Tallies:
         tally = self._tallies.get((queue, task)) or self._made(queue, task)
         tally.outcomes[_PLACES[counted]] += 1
         tally.changed = True
+
+    @property
+    def told(self) -> Totals:
+        """The totals for the store, from any thread: alerts judge them, and not their notices."""
+        all_, found = self._counters.totals, list(self._tallies.items())
+        own = [tally.outcomes for (_, task), tally in found if task == DELIVER_TASK]
+        succeeded = all_.succeeded - sum(each[_PLACES[_SUCCESS]] for each in own)
+        failed = all_.failed - sum(each[_PLACES[counted]] for each in own for counted in _FAILED)
+        return Totals(max(0, succeeded), max(0, failed), all_.execution_us)
 
     def totals(self) -> tuple[Series, ...]:
         """Return all totals; for the event loop's thread."""
