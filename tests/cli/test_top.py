@@ -35,9 +35,9 @@ STYLES = re.compile(r"\x1b\[[0-9;]*[mK]|\x1b\[\?\d+[hl]")
 class Terminal:
     """A terminal with `packhorse top` on it."""
 
-    def __init__(self, project: Project, *arguments: str) -> None:
+    def __init__(self, project: Project, *arguments: str, columns: int = 80) -> None:
         self.ours, theirs = pty.openpty()
-        self.resize(80, 24)
+        self.resize(columns, 24 if columns else 0)
         self.before = termios.tcgetattr(self.ours)
         words = ("-m", "packhorse", "top", "--interval", "0.1s", *arguments)
         self.process = subprocess.Popen(
@@ -101,12 +101,24 @@ def terminals() -> Iterator[ExitStack]:
         yield ended
 
 
-def opened(terminals: ExitStack, project: Project, *arguments: str) -> Terminal:
-    terminal = Terminal(project, *arguments)
+def opened(terminals: ExitStack, project: Project, *arguments: str, columns: int = 80) -> Terminal:
+    terminal = Terminal(project, *arguments, columns=columns)
     terminals.callback(os.close, terminal.ours)
     terminals.callback(terminal.process.wait)
     terminals.callback(terminal.process.kill)
     return terminal
+
+
+@pytest.mark.usefixtures("app")
+def test_a_terminal_that_says_no_size_is_taken_for_a_usual_one(
+    project: Project, terminals: ExitStack
+) -> None:
+    terminal = opened(terminals, project, columns=0)
+
+    lines = terminal.shows("q quit")
+    assert len(lines) == 24
+    terminal.press("q")
+    assert terminal.left() == 0
 
 
 def test_keys_pause_a_queue_explain_and_cancel_a_job_and_leave(

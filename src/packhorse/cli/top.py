@@ -47,6 +47,8 @@ _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 #: Arrows up and down, as terminals send them, and the same keys in vi.
 _ARROWS: Final = (("\x1b[A", "k"), ("\x1bOA", "k"), ("\x1b[B", "j"), ("\x1bOB", "j"))
 _READ_MAX: Final = 256
+#: Of a terminal that says none.
+_USUAL_SIZE: Final = os.terminal_size((80, 24))
 #: What shells add to a signal's number.
 _SIGNAL_BASE: Final = 128
 
@@ -305,8 +307,12 @@ class _Screen:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        found = os.get_terminal_size(self._output)
-        return found.columns, found.lines
+        try:
+            found = os.get_terminal_size(self._output)
+        except OSError:
+            found = _USUAL_SIZE
+        # A terminal may say that it has no size, such as one that a program has opened.
+        return found.columns or _USUAL_SIZE.columns, found.lines or _USUAL_SIZE.lines
 
     def wake(self) -> None:
         """Let `pressed` return; from any thread."""
