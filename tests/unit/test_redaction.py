@@ -44,6 +44,23 @@ def test_secrets_in_texts_are_masked(text: str) -> None:
     assert REDACTED in shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer abcdef123456", f"Authorization: {REDACTED}"),
+        (
+            "-H 'authorization: Basic YWRhOmh1bnRlcjI=', then",
+            f"-H 'authorization: {REDACTED}', then",
+        ),
+        ("db_password=postgresql://ada:hunter2@db/shop;", f"db_password={REDACTED};"),
+        ("[token=x-eyJhbGciOi.eyJzdWIi.hunter2]", f"[token={REDACTED}]"),
+        ("Bearer abcdef123456", f"Bearer {REDACTED}"),
+    ],
+)
+def test_a_secret_that_two_patterns_find_is_masked_once(text: str, shown: str) -> None:
+    assert redact_default(text) == shown
+
+
 @pytest.mark.parametrize("card", ["4111 1111 1111 1111", "4111-1111-1111-1111", "378282246310005"])
 def test_numbers_of_cards_are_masked(card: str) -> None:
     assert redact_default(f"charged {card} twice") == f"charged {REDACTED} twice"

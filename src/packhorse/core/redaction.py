@@ -34,12 +34,14 @@ _NAMES: Final = (
 #: A name that says its value is a secret, alone or behind another word: `db_password`, `apiKey`.
 _SECRET_NAME: Final = re.compile(rf"(?:.*[-_. ])?{_NAMES}", re.IGNORECASE)
 _INNER_CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+#: Signs of a value that no quotes surround; a part of it may have been masked already.
+_UNQUOTED: Final = rf"(?:{re.escape(REDACTED)}|[^\s,;\"')}}\]])+"
 #: The same in a text: `password=x`, `"token": "x"`, `Authorization: Bearer x`.
 _ASSIGNED: Final = re.compile(
     r"(?P<name>(?<![A-Za-z])(?:\w*[-_.]|[a-z0-9]+(?=[A-Z]))?"
     rf"(?i:{_NAMES})[\"']?\s*(?:=>|[=:])\s*)(?!\[redacted\])"
-    r"(?P<value>(?i:bearer|basic|digest)\s+[^\s,;\"')}\]]+"
-    r"|\"[^\"\n]*\"|'[^'\n]*'|[^\s,;\"')}\]]+)"
+    rf"(?P<value>(?i:bearer|basic|digest)\s+{_UNQUOTED}"
+    rf"|\"[^\"\n]*\"|'[^'\n]*'|{_UNQUOTED})"
 )
 #: What such names are made of: most texts have none of it, which is seen at once.
 _STEMS: Final = (
