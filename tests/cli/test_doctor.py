@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from packhorse import JobStatus, Packhorse
 from packhorse.cli.checks import Finding, Severity, findings
+from packhorse.cli.exits import ExitCode
 from packhorse.cli.survey import OutboxLook, Survey
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.core.clock import to_datetime
@@ -20,6 +22,7 @@ from packhorse.core.policies.timing import Timing
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import WorkerStats
 from packhorse.stores.requests import QueueSettings
+from packhorse.testing.conformance.samples import new_job
 from tests.cli.project import Project
 from tests.cli.test_overview import hire
 
@@ -219,6 +222,27 @@ def test_a_queue_that_only_quiet_workers_serve_is_trouble() -> None:
     found = findings(survey(queues=(queue(queued=1),), workers=(worker(quiet=True),)))
 
     assert trouble(found) == [("queues", Severity.PROBLEM), ("workers", Severity.WARNING)]
+    [text] = [one.message for one in found if one.check == "queues"]
+    assert "quiet; let them go on: 'packhorse workers resume'" in text
+    assert "start one" not in text
+
+
+def test_the_doctor_has_no_worker_started_on_a_store_that_was_copied(folder: Path) -> None:
+    project = Project(folder)
+    project.write("jobs.py", OUTBOX_JOBS.replace('app.outbox("sqlite:///shop.db")', ""))
+    app = project.app()
+    app.store.run(app.store.jobs.submit([new_job("left")]))
+    app.close()
+    urls = ("--from", "sqlite:///jobs.db", "--to", "sqlite:///new.db")
+    assert project.run("copy", *urls, "--yes").exit_code == 0
+
+    result = project.run("doctor", "--json")
+    found = {one["check"]: one for one in json.loads(result.stdout)["findings"]}
+
+    assert result.exit_code == ExitCode.UNHEALTHY
+    assert found["copied"]["level"] == "problem"
+    assert "new.db, so workers and submits refuse this store" in found["copied"]["message"]
+    assert not any("start" in one["message"] for one in found.values())
 
 
 def test_a_queue_with_room_for_more_bytes_is_no_trouble() -> None:

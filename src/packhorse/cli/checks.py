@@ -47,7 +47,7 @@ class Finding:
 def findings(survey: Survey) -> list[Finding]:
     """Run every check; one that finds nothing says so."""
     found = []
-    for name, check in _CHECKS:
+    for name, check in _CHECKS if survey.copied is None else _COPIED_CHECKS:
         results = [Finding(name, level, message) for level, message in check(survey)]
         found += results or [Finding(name, Severity.OK, "nothing to report")]
     return found
@@ -125,6 +125,7 @@ def _redis(facts: Mapping[str, str]) -> Iterator[_Result]:
 
 def _queues(survey: Survey) -> Iterator[_Result]:
     served = {name for worker in _live(survey) if not worker.quiet for name in worker.queues}
+    quiet = {name for worker in _live(survey) if worker.quiet for name in worker.queues}
     for queue in survey.queues:
         if queue.paused and queue.depth:
             yield _warning(
@@ -133,7 +134,8 @@ def _queues(survey: Survey) -> Iterator[_Result]:
             )
         elif queue.depth and queue.name not in served:
             named = [each.name for each in survey.queues if each.declared and not queue.declared]
-            yield _unserved(queue, nearest(queue.name, (*served, *named)))
+            meant = None if queue.name in quiet else nearest(queue.name, (*served, *named))
+            yield _unserved(queue, meant, quiet=queue.name in quiet)
         if queue.closed:
             yield _warning(
                 f"queue {queue.name} is closed and takes no new jobs; open it with "
@@ -160,14 +162,14 @@ def _bytes(survey: Survey) -> Iterator[_Result]:
             yield Severity.OK, told
 
 
-def _unserved(queue: QueueInfo, meant: str | None) -> _Result:
+def _unserved(queue: QueueInfo, meant: str | None, *, quiet: bool) -> _Result:
     ready = queue.counts.get(JobStatus.QUEUED, 0)
     waited = "" if queue.oldest_ready_s is None else f", the oldest for {age(queue.oldest_ready_s)}"
     hint = "" if meant is None else f" (did you mean {meant!r}?)"
-    message = (
-        f"queue {queue.name}{hint} holds {counted(queue.depth, 'job')}{waited}, and no live worker "
-        f"claims from it; start one: 'packhorse worker -q {queue.name}'"
-    )
+    cure = f"no live worker claims from it; start one: 'packhorse worker -q {queue.name}'"
+    if quiet:
+        cure = "the workers that serve it are quiet; let them go on: 'packhorse workers resume'"
+    message = f"queue {queue.name}{hint} holds {counted(queue.depth, 'job')}{waited}, and {cure}"
     return _problem(message) if ready else _warning(message)
 
 
@@ -284,6 +286,14 @@ def _workers(survey: Survey) -> Iterator[_Result]:
         yield _warning(f"live workers are {versions[0]}, this command is {survey.version}")
 
 
+def _copied(survey: Survey) -> Iterator[_Result]:
+    if survey.copied is not None:
+        yield _problem(
+            f"its jobs were copied to {survey.copied.to}, so workers and submits refuse this "
+            "store: use that one; or to go on here, 'packhorse copy --undo'"
+        )
+
+
 def _live(survey: Survey) -> list[WorkerInfo]:
     return [worker for worker in survey.workers if worker.live]
 
@@ -301,3 +311,5 @@ _CHECKS: Final[tuple[tuple[str, Callable[[Survey], Iterator[_Result]]], ...]] = 
     ("dead letters", _dead_letters),
     ("workers", _workers),
 )
+#: Those of a store whose jobs have been copied: others would have workers started on it.
+_COPIED_CHECKS: Final = (("copied", _copied), ("clock", _clock), ("durability", _durability))

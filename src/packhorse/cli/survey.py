@@ -18,6 +18,7 @@ from packhorse.core.sealing import key_of
 from packhorse.insights import Insights, QueueInfo, WorkerInfo
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import JobFilter
+from packhorse.stores.transfer import Copied
 from packhorse.version import installed_version
 
 #: Jobs of one status that are read, the newest.
@@ -59,6 +60,7 @@ class Survey:
     unreadable: Mapping[str, int] = field(default_factory=dict)  #: jobs, by keys that are not here
     outboxes: tuple[OutboxLook, ...] = ()  #: the app's
     schedules: tuple[ScheduleInfo, ...] = ()
+    copied: Copied | None = None  #: to where: workers and submits refuse this store
 
 
 def take_survey(app: Packhorse, clock: Clock) -> Survey:
@@ -85,6 +87,7 @@ def take_survey(app: Packhorse, clock: Clock) -> Survey:
         unreadable=_unreadable(store),
         outboxes=tuple(_look_at(store, outbox) for outbox in app.outboxes),
         schedules=tuple(app.schedules.all()),
+        copied=store.run(store.transfer.copied()),
     )
 
 
