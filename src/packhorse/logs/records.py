@@ -140,7 +140,8 @@ _SENTENCES: Final[Mapping[int, Mapping[type[Event], str]]] = MappingProxyType(
                 "{task} is dead ({reason}) after attempt {attempt}: {error_type}: {error_message}"
             ),
             events.JobAbandoned: (
-                "{task} did not stop when told to; its slot is free, its code may still run"
+                "{task} did not stop when told to; its slot is free, its code may still run: have "
+                "it look at ctx.cancel_requested, or give it a longer timeout="
             ),
             events.LeaseLost: (
                 "worker {worker} could not renew its lease; what it runs ({running}) may be given "

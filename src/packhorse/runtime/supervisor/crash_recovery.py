@@ -45,6 +45,7 @@ from packhorse.core.settlement import (
     rescued_before,
     timed_out,
 )
+from packhorse.core.text import counted
 from packhorse.events import (
     EventBus,
     JobCancelled,
@@ -307,8 +308,8 @@ def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) ->
     released = [each.job_id for each in settlements if each.kind is SettlementKind.RELEASED]
     if released:
         _LOG.warning(
-            "%s jobs of process %s were given back: %s",
-            *(len(released), hello.pid, ", ".join(released[:_NAMED])),
+            "%s of process %s given back: %s",
+            *(counted(len(released), "job"), hello.pid, ", ".join(released[:_NAMED])),
         )
     return Report(
         series=_series_of(jobs),

@@ -388,10 +388,8 @@ class Supervisor:
         slot.restarts += 1
         wait_s = slot.wait_s(death.at - child.started_at, begun=child.hello is not None)
         slot.start_at = death.at + wait_s
-        _LOG.error(
-            "process %s ended by itself (%s); another one takes its place in %.1f s",
-            *(child.pid, "killed, it was stuck" if cause else death.evidence, wait_s),
-        )
+        how = "was killed: it was stuck" if cause else f"ended by itself ({death.evidence})"
+        _LOG.error("process %s %s; another one takes its place in %.1f s", child.pid, how, wait_s)
 
     def _exit_code(self) -> int:
         if EXIT_ABANDONED in self._codes:
