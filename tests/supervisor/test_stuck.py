@@ -14,7 +14,7 @@ from tests.supervisor.yard import Yard, soon, supervised
 
 @pytest.mark.req("S3-13", "S3-27", "S3-11", "S3-9", "S1-31")
 async def test_a_process_stuck_beyond_its_jobs_time_is_killed_and_only_that_job_pays(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
         "packhorse.runtime.supervisor.liveness.WATCH_S", 1.0
@@ -36,6 +36,10 @@ async def test_a_process_stuck_beyond_its_jobs_time_is_killed_and_only_that_job_
     assert await bystander.aresult() == second
     counters = yard.record(bystander).counters
     assert (counters.crashes, counters.failures, counters.releases) == (0, 0, 1)
+    told = " ".join(caplog.messages)
+    assert " was killed: it was stuck; another one takes its place in " in told
+    assert f"1 job of process {told.split('1 job of process ')[1].split()[0]} given back: " in told
+    assert "ended by itself" not in told
 
 
 @pytest.mark.req("S3-13", "S3-17")

@@ -36,6 +36,10 @@ class Ran:
 
         self.report = report
 
+    def next_release(self) -> None:
+        """Have a program begin that declares its schedules itself."""
+        self.app._declared.clear()
+
     def ticker(self, name: str, *, release: str = "") -> Ticker:
         app = self.app
         return Ticker(

@@ -34,6 +34,7 @@ async def test_an_operators_changes_survive_a_deploy(packhorse_app: TestApp) -> 
     info = await packhorse_app.schedules.aedit("hourly", every="2h")
     assert (info.words, info.changed) == ("every 2h", ("every", "cron", "at"))
     packhorse_app.clock.advance(600)
+    ran.next_release()
     packhorse_app.schedule("hourly", ran.report.call("more"), every="30m", catch_up="all")
 
     await ran.ticker("new", release="2").run_once()
@@ -51,9 +52,11 @@ async def test_the_newest_release_holds_until_its_workers_are_gone(packhorse_app
     old = ran.ticker("old", release="1")
     await old.run_once()
     packhorse_app.clock.advance(60)
+    ran.next_release()
     packhorse_app.schedule("hourly", ran.report.call(), every="2h")
     await ran.ticker("new", release="2").run_once()
     packhorse_app.clock.advance(60)
+    ran.next_release()
     packhorse_app.schedule("hourly", ran.report.call(), every="1h")
     await ran.ticker("another old one", release="1").run_once()
     assert (await packhorse_app.schedules.aget("hourly")).words == "every 2h"
@@ -118,6 +121,7 @@ def test_another_time_table_misses_nothing_in_the_past(packhorse_app: TestApp) -
     ran = Ran(packhorse_app)
     packhorse_app.schedule("a", ran.report.call(), cron="0 0 * * *", catch_up="all")
     packhorse_app.run_for("10h")
+    ran.next_release()
     packhorse_app.schedule("a", ran.report.call(), cron="0 * * * *", catch_up="all")
     packhorse_app.clock.advance(60 * 30)
 
