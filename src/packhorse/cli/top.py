@@ -47,8 +47,6 @@ _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 #: Arrows up and down, as terminals send them, and the same keys in vi.
 _ARROWS: Final = (("\x1b[A", "k"), ("\x1bOA", "k"), ("\x1b[B", "j"), ("\x1bOB", "j"))
 _READ_MAX: Final = 256
-#: Of a terminal that says none.
-_USUAL_SIZE: Final = os.terminal_size((80, 24))
 #: What shells add to a signal's number.
 _SIGNAL_BASE: Final = 128
 
@@ -306,13 +304,9 @@ class _Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        try:
-            found = os.get_terminal_size(self._output)
-        except OSError:
-            found = _USUAL_SIZE
-        # A terminal may say that it has no size, such as one that a program has opened.
-        return found.columns or _USUAL_SIZE.columns, found.lines or _USUAL_SIZE.lines
+        """Columns and lines; a terminal that a program has opened may say that it has none."""
+        found = os.get_terminal_size(self._output)
+        return found.columns or 80, found.lines or 24
 
     def wake(self) -> None:
         """Let `pressed` return; from any thread."""

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import inspect
 import itertools
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -35,6 +33,7 @@ from packhorse.core.options import (
 )
 from packhorse.core.policies.gates import checked_concurrency
 from packhorse.core.policies.uniqueness import check_idempotency
+from packhorse.core.process import is_interactive
 from packhorse.core.type_hints import Hints, label_of, read_hints
 from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError
@@ -395,8 +394,3 @@ def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:
     """Whether this is the same function of an interactive session, such as a cell run again."""
     names = {(task.function.__module__, task.function.__qualname__) for task in (definition, other)}
     return is_interactive() and len(names) == 1 and definition.function.__module__ == "__main__"
-
-
-def is_interactive() -> bool:
-    """Whether a person types this program while it runs, as in a notebook."""
-    return hasattr(builtins, "__IPYTHON__") or not hasattr(sys.modules.get("__main__"), "__file__")

@@ -23,7 +23,6 @@ import msgspec
 from packhorse.call import Call
 from packhorse.client.connection import Asks, Connection
 from packhorse.client.queue_admin import QueueAdmin
-from packhorse.client.registry import is_interactive
 from packhorse.client.sealed_store import sealed_job
 from packhorse.client.submission import new_job
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
@@ -41,6 +40,7 @@ from packhorse.core.options import (
 from packhorse.core.policies.records import Record
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.core.policies.timing import CatchUp, Timing, check_timing, fires_after, timing_words
+from packhorse.core.process import is_interactive
 from packhorse.core.schedules import (
     SCHEDULE_KIND,
     FireNote,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import inspect
 import os
@@ -92,3 +93,8 @@ def user_stacklevel() -> int:
     while frame is not None and frame.f_globals.get("__name__", "").startswith("packhorse."):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def is_interactive() -> bool:
+    """Whether a person types this program while it runs, as in a notebook."""
+    return hasattr(builtins, "__IPYTHON__") or not hasattr(sys.modules.get("__main__"), "__file__")

@@ -6,9 +6,8 @@
 
 One write per line costs a worker more than the job it is about, and blocks it while a pipe is full.
 So a thread writes many lines together, a moment later. If the buffer is full, `put` waits a moment
-for that thread, which a busy machine may hold up. If this is in vain, the line is dropped and
-counted, and until the thread has gone on no other line waits. The count is written once there is
-room again.
+for that thread. If this is in vain, the line is dropped and counted, and until the thread has gone
+on no other line waits. The count is written once there is room again.
 
 A ring is memory that a process shares with its parent. Once `put` returns a line is in it, and
 survives the process that wrote it. One process writes and one reads.

@@ -37,11 +37,7 @@ from packhorse.logs.lines import LineHandler, Lines, LineWriter, StreamLines
 
 LOGGER: Final = "packhorse"
 _FOREVER_MS: Final = FOREVER_US / 1_000
-#: A line waits a moment for room, so nothing was written for as long.
-_WHY_DROPPED: Final = (
-    "they could not be written in time; what reads the log stands still or is too slow, or this "
-    "machine is overloaded"
-)
+_WHY_DROPPED: Final = "what reads the log stands still or is slow, or this machine is overloaded"
 LogFormat = Literal["console", "json", "auto"]
 
 #: The sentence of each event, by level; the fields in it are the event's own.
