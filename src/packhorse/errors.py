@@ -198,14 +198,14 @@ class IdempotencyMismatch(JobError):
 
 
 class ResultTimeout(JobError, TimeoutError):
-    """The job has not finished within the time given; it goes on regardless."""
+    """The job, batch or workflow has not ended within the time given; it goes on regardless."""
 
     code = "RESULT_TIMEOUT"
 
-    def __init__(self, job_id: str, *, waited_s: float) -> None:
+    def __init__(self, job_id: str, *, waited_s: float, what: str = "job") -> None:
         super().__init__(
-            f"job {job_id} did not finish within {waited_s:g} s; it goes on regardless: "
-            "wait again, or ask its status()",
+            f"{what} {job_id} did not finish within {waited_s:g} s; it goes on regardless: "
+            f"wait again, or ask its {'progress()' if what == 'batch' else 'status()'}",
             job_id=job_id,
         )
         self.waited_s = waited_s

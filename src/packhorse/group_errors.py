@@ -20,7 +20,7 @@ class BatchNotFound(PackhorseError):
 
 
 class BatchConflict(PackhorseError):
-    """The batch is in a state that refuses the request: sealed, cancelled, or filled by others."""
+    """The batch refuses the request: sealed, cancelled, filled by others, or with jobs deleted."""
 
     code = "BATCH_CONFLICT"
 

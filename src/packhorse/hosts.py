@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Protocol, TypeVar
 
 from packhorse.artifacts import MemoryPlace, Place
@@ -11,6 +11,7 @@ from packhorse.breaker import BreakerBook
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import JobRecord, NewJob, Progress
 from packhorse.core.policies.attachments import Attachments
+from packhorse.core.references import Wanted
 from packhorse.errors import UsageError
 
 T = TypeVar("T")
@@ -141,11 +142,11 @@ class AttemptHost(Protocol):
         """A new one, not begun; raises where there is none."""
         ...
 
-    def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        """What other jobs returned, read in the caller's thread; None: they did not complete."""
+    def results(self, wanted: Wanted) -> list[bytes | None]:
+        """What other nodes returned, read in the caller's thread; None: they ended without."""
         ...
 
-    async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
+    async def aresults(self, wanted: Wanted) -> list[bytes | None]:
         """As `results`, without blocking the event loop."""
         ...
 
@@ -218,11 +219,11 @@ class DetachedHost:
     async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
         return self.ask(asking)
 
-    def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        return [None for _ in job_ids]
+    def results(self, wanted: Wanted) -> list[bytes | None]:
+        return [None for _ in wanted.nodes]
 
-    async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
-        return self.results(job_ids)
+    async def aresults(self, wanted: Wanted) -> list[bytes | None]:
+        return self.results(wanted)
 
     def member_job(self, job: NewJob, payload: bytes) -> NewJob:
         raise UsageError(

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from packhorse.core.clock import SECOND_US
+from packhorse.core.policies.journal import WORKFLOW_KIND
 from packhorse.core.policies.records import Put, Record, RecordId
-from packhorse.core.workflows import WORKFLOW_KIND
 from packhorse.errors import StoreUnavailable
 from packhorse.events import EventBus
 from packhorse.runtime.services import workflow_folding

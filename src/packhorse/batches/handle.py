@@ -116,7 +116,7 @@ class Batch(Asks, Generic[R]):
             async with asyncio.timeout(left_s):
                 return [progress async for progress in self.watch()][-1]
         except TimeoutError:
-            raise ResultTimeout(self.id, waited_s=left_s or 0) from None
+            raise ResultTimeout(self.id, waited_s=left_s or 0, what="batch") from None
 
     # ---------------------------------------------------------------------------------- results
 
@@ -126,6 +126,7 @@ class Batch(Asks, Generic[R]):
         """The results of its items, as soon as they are there: in order, or as members end.
 
         Items that failed, or were not run, are left out; `failed="raise"` raises the first.
+        `BatchConflict` where a job was deleted, so that results are not there any more.
         """
         for item in self._stream.items(ordered=ordered):
             yield from result_of(item, failed)

@@ -27,7 +27,7 @@ from packhorse.core.job import AttemptError, JobRecord, JobStatus
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import Group
 from packhorse.core.redaction import redacted_text
-from packhorse.group_errors import BatchItemFailed
+from packhorse.group_errors import BatchConflict, BatchItemFailed
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 
@@ -75,12 +75,25 @@ class MemberReader(Generic[R]):
         self._connection = connection
         self._task = task
 
-    def items(self, batch: BatchDocument, number: int) -> Asking[list[Item[R]] | None]:
-        """Return the items of a member that were run; None if it has not ended."""
+    def items(
+        self, batch: BatchDocument, number: int, *, removed: bool = False
+    ) -> Asking[list[Item[R]] | None]:
+        """Return the items of a member that were run; None if it has not ended.
+
+        A job that was removed is a `BatchConflict`, unless it may be `removed`: the batch counts
+        its items.
+        """
         job_id, store = member_id(batch.group, number), self._connection.store
         record: JobRecord | None = yield store.inspection.job(job_id)
         if record is None:
-            return []  # removed, or never stored
+            if removed:
+                return []
+            raise BatchConflict(
+                batch.id,
+                f"has lost results that it counts: its job {job_id} (number {number}, from 0) was "
+                "deleted after the batch had ended, or was not carried to this store; run its "
+                "items in another batch",
+            )
         if not record.status.is_final:
             return None
         if batch.single:
@@ -218,7 +231,7 @@ def failures_of(
     most = len(left) if most is None else most
     found: list[BatchFailure] = []
     for number in left[:most]:
-        items = yield from reader.items(batch, number)
+        items = yield from reader.items(batch, number, removed=True)
         found += [item.failure for item in items or () if item.failure is not None]
     ordered = sorted(found, key=lambda failure: failure.index)
     return FailurePage(tuple(ordered), left[most] if len(left) > most else None)

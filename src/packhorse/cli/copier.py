@@ -39,6 +39,7 @@ class CopyTally(msgspec.Struct):
 
     carried: int = 0
     known: int = 0
+    finished: int = 0  #: completed or cancelled ones that were read, as their groups need them
     conflicts: list[str] = []  #: their ids
 
 
@@ -112,14 +113,14 @@ class Copier:
                 hint = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
                 raise NothingMatched(f"{self.source.label} has no queue {name!r}; {hint}")
 
-    def remaining(self) -> Remaining:
-        """Count the jobs that are not carried."""
+    def remaining(self, carried: int) -> Remaining:
+        """Count the jobs that are not carried, as so many finished ones are."""
         counted: Counter[JobStatus] = Counter()
         for one in self.source.run(self.source.inspection.counts()):
             if self._is_meant(one.queue):
                 counted.update(one.by_status)
         finished = sum(counted[status] for status in _FINISHED)
-        return Remaining(finished, counted[JobStatus.PROCESSING])
+        return Remaining(max(0, finished - carried), counted[JobStatus.PROCESSING])
 
     def plan(self, *, target_exists: bool) -> CopyPlan:
         """Count what would be carried, and what of it is in the target already."""
@@ -142,6 +143,7 @@ class Copier:
             tally.known += answers.count(CarryAnswer.KNOWN)
             pairs = zip(page, answers, strict=True)
             tally.conflicts += [one.job.id for one, each in pairs if each is CarryAnswer.CONFLICT]
+            tally.finished += sum(one.status in _FINISHED for one in page)
             seen += len(page)
             progress(seen)
         return tally
@@ -186,7 +188,9 @@ class Copier:
         source, after = self.source, None
         for _ in range(PAGES_MAX):
             page = source.run(source.transfer.carry_out(after=after, limit=self.batch))
-            yield [one for one in page.jobs if self._is_meant(one.job.queue)]
+            meant = [one for one in page.jobs if self._is_meant(one.job.queue)]
+            # Groups are carried with all queues only, and nothing else needs what has finished.
+            yield [one for one in meant if not (self.queues and one.status in _FINISHED)]
             if page.after is None:
                 return
             after = page.after

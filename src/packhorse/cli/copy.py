@@ -52,6 +52,8 @@ def copy(
 ) -> None:
     """Carry waiting, scheduled, retrying and dead jobs to another store, and compare both.
 
+    With a batch or workflow come its jobs that have finished, and their results.
+
     Jobs keep their ids, counters, keys and order. What is in the target already is passed over, so
     a copy that was interrupted goes on when it is run again. The source keeps its jobs, and is
     marked unless only some queues are copied: workers, consumers and submits refuse it until
@@ -146,7 +148,8 @@ def _refuse_at_work(source: Store, *, force: bool) -> None:
 
 
 def _tell_plan(copier: Copier, *, as_json: bool) -> None:
-    planned, left = copier.plan(target_exists=_exists(copier.target)), copier.remaining()
+    planned = copier.plan(target_exists=_exists(copier.target))
+    left = copier.remaining(planned.found["completed"] + planned.found["cancelled"])
     if as_json:
         print_json(
             {
@@ -194,7 +197,7 @@ def _copy(copier: Copier, expected: int, *, as_json: bool) -> None:
     if as_json:
         print_json(_document(copier, settings, tally, compared))
     else:
-        _tell(settings, tally, compared, copier.remaining())
+        _tell(settings, tally, compared, copier.remaining(tally.finished))
     if tally.conflicts or not compared.equal:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -216,7 +219,7 @@ def _tell(settings: list[str], tally: CopyTally, compared: Comparison, left: Rem
 def _document(
     copier: Copier, settings: list[str], tally: CopyTally, compared: Comparison
 ) -> dict[str, Any]:
-    left = copier.remaining()
+    left = copier.remaining(tally.finished)
     return {
         "from": copier.source.label,
         "to": copier.target.label,

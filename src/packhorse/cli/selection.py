@@ -56,7 +56,7 @@ _MEANING: Final[Mapping[str, str]] = MappingProxyType(
         "flagged": "running; its worker is told to stop it",
         "finished": "had finished already; nothing was changed",
         "redriven": "will run again",
-        "refused": "is ready or running already; nothing was changed",
+        "refused": "is ready or running already, or a completed node; nothing was changed",
         "conflict": "another job has taken its key; nothing was changed",
         "unknown": "not found",
     }
@@ -307,6 +307,8 @@ def purge_confirmed(
     if not dry_run:
         confirm(f"Remove {selection} for good?", yes=yes)
         purged = purge_selected(store, selection)
+        if purged < selection.number:
+            note("those left are jobs of batches and workflows that have not ended")
     tell_numbers({"matched": selection.number, "purged": purged}, as_json=as_json)
 
 

@@ -97,8 +97,9 @@ def redriven(job_id: str, answer: RedriveAnswer) -> None:
             return
         case RedriveAnswer.REFUSED:
             raise JobConflict(
-                f"job {job_id} is ready or running already, so there is nothing to retry; "
-                "cancel it first, or wait until it has finished",
+                f"job {job_id} is ready or running already, or a node of a workflow that has "
+                "completed, and such a node does not run again; cancel the job first, or wait "
+                "until it has finished; to run a whole workflow again, start it once more",
                 job_id=job_id,
             )
         case RedriveAnswer.CONFLICT:

@@ -43,11 +43,17 @@ class ArgumentPlace(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Results that a job needs before it starts, in the order of `job_ids`."""
+    """Results that a job needs before it starts, in the order of `nodes`, their keys."""
 
     inputs: tuple[Input, ...]
     member: Member
-    job_ids: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The jobs of these nodes."""
+        group = Group.of(self.member.group)
+        return tuple(node_job_id(group, node) for node in self.nodes)
 
 
 def has_references(value: Any) -> bool:
@@ -91,15 +97,14 @@ def wanted_results(job: Job) -> Wanted | None:
     member = options.member
     if not options.inputs or member is None:
         return None
-    group, owner = Group.of(member.group), owner_of(member.node)
+    owner = owner_of(member.node)
     beside = f"{owner}." if owner else ""
     numbers = {number for each in options.inputs for number in numbers_in(each.nodes)}
-    ids = tuple(node_job_id(group, f"{beside}{number}") for number in sorted(numbers))
-    return Wanted(options.inputs, member, ids)
+    return Wanted(options.inputs, member, tuple(f"{beside}{each}" for each in sorted(numbers)))
 
 
 def filled(payload: str, wanted: Wanted, results: Sequence[bytes | None]) -> str:
-    """The payload with these results, of `Wanted.job_ids`, in their places; None is null."""
+    """The payload with these results, of `Wanted.nodes`, in their places; None is null."""
     numbers = sorted({number for each in wanted.inputs for number in numbers_in(each.nodes)})
     by_number = {
         number: msgspec.Raw(b"null" if result is None else result)

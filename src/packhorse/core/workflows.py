@@ -21,7 +21,6 @@ from packhorse.core.policies.journal import Group
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, RecordId
 from packhorse.errors import ConfigError, UsageError
 
-WORKFLOW_KIND: Final = "workflow"
 NODE_KIND: Final = "workflow_node"
 NAME_KIND: Final = "workflow_name"
 
@@ -38,6 +37,9 @@ UNSEALED_US: Final = 3_600 * SECOND_US
 WORKFLOW_KEPT_US: Final = 24 * 3_600 * SECOND_US
 #: The same if it failed: an operator may want to try its dead nodes again.
 FAILED_KEPT_US: Final = 30 * 24 * 3_600 * SECOND_US
+
+#: The head of an ended workflow that no worker removes goes so much later.
+_LEFT_US: Final = 365 * 24 * 3_600 * SECOND_US
 
 
 class OnFailure(StrEnum):
@@ -190,8 +192,13 @@ read_node: Final = msgspec.json.Decoder(NodeDocument).decode
 def written_head(
     group: Group, head: HeadDocument, expected: int, *, order: int | None = None
 ) -> Put:
-    """A head as its record; the order says when it is to be looked at without a line."""
-    return Put(group.record, msgspec.json.encode(head), expected, order=order)
+    """A head as its record; the order says when it is to be looked at without a line.
+
+    That of an ended workflow expires, long after a worker removes it: so stores know that it has
+    ended, and no longer spare its members.
+    """
+    keep_us = head.kept_us + _LEFT_US if head.state.is_final else None
+    return Put(group.record, msgspec.json.encode(head), expected, order=order, keep_us=keep_us)
 
 
 def written_node(group: Group, key: str, node: NodeDocument) -> Put:

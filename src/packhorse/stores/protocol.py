@@ -135,12 +135,13 @@ class JobStore(Protocol):
     ) -> Plan[tuple[RedriveAnswer, ...]]:
         """Make finished jobs ready again with fresh budgets, and waiting ones due now.
 
-        As `lifecycle.redrive_allowed` says, per item. Id, fence, history, attempts, crashes and
-        releases stay; failures, snoozes and lone crashes begin at zero; result, error, dead
-        reason, shelf and cancel flag are cleared, and a deadline that has passed is dropped. A
-        redriven job takes a new place. One that had finished takes its keys again and goes to the
-        end of its line; where another job holds one of its keys it is a `CONFLICT`. One that had
-        finished loses what is attached to it under the names to `forget`, values and signals.
+        As `lifecycle.redrive_allowed` and `journal.ran_once` say, per item. Id, fence, history,
+        attempts, crashes and releases stay; failures, snoozes and lone crashes begin at zero;
+        result, error, dead reason, shelf and cancel flag are cleared, and a deadline that has
+        passed is dropped. A redriven job takes a new place. One that had finished takes its keys
+        again and goes to the end of its line; where another job holds one of its keys it is a
+        `CONFLICT`. One that had finished loses what is attached to it under the names to `forget`,
+        values and signals.
         """
 
     def delete(
@@ -148,7 +149,8 @@ class JobStore(Protocol):
     ) -> Plan[Deleted]:
         """Remove at most `limit` of the finished jobs meant, oldest first, with their history.
 
-        It begins behind `after`, looks at about `most` jobs, and answers where to go on.
+        It begins behind `after`, looks at about `most` jobs, and answers where to go on. Members of
+        groups whose record is there and does not expire are spared: those groups have not ended.
         """
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:

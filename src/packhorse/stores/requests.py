@@ -252,7 +252,7 @@ class RedriveAnswer(StrEnum):
     """The result of a redrive, per job."""
 
     REDRIVEN = "redriven"
-    REFUSED = "refused"  #: it is ready or running; there is nothing to redrive
+    REFUSED = "refused"  #: it is ready or running, or a node that has completed
     CONFLICT = "conflict"  #: another job holds its unique or idempotency key; it stays as it is
     UNKNOWN = "unknown"
 

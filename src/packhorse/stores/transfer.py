@@ -31,7 +31,8 @@ from packhorse.core.policies.uniqueness import Identity, idempotency_identity, u
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
 
-#: The statuses that are carried; running, completed and cancelled jobs are not.
+#: The statuses that are carried. Running jobs are not; completed and cancelled ones are as members
+#: of groups whose record is there: others have their results, or count on them.
 CARRIED: Final = frozenset({JobStatus.PENDING, JobStatus.QUEUED, JobStatus.DEAD, *RETRY_WAITING})
 #: Sequence numbers that every store can represent.
 _SEQUENCE: Final = range(2**63)
@@ -47,7 +48,7 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that a store knows of a waiting or dead job, independent of the store."""
+    """All that a store knows of a job that is carried, independent of the store."""
 
     job: NewJob  #: with its current deadline and payload; its delay is in `due_us`
     status: JobStatus
@@ -69,7 +70,8 @@ class CarriedJob(msgspec.Struct, frozen=True, omit_defaults=True):
     dead_reason: DeadReason | None = None
     dead_letter: str | None = None
     finished_us: int | None = None
-    expires_us: int | None = None  #: when upkeep takes a dead job away
+    expires_us: int | None = None  #: when upkeep takes a finished job away
+    result: bytes | None = None  #: of a completed one
     history: tuple[AttemptRecord, ...] = ()
     attached: Attachments = Attachments()
     stashed: NewJob | None = None  #: submitted when this holder of its unique key ends
@@ -123,9 +125,9 @@ class TransferStore(Protocol):
         """Jobs that wait or are dead, with all that is known of them. Reads only.
 
         In order of submission, a page at a time; a page holds at most `limit` jobs and may hold
-        fewer, even none, though others follow. Jobs that run, have completed or were cancelled
-        are left out. A parked job is shown as ready, since only the workers of this store did not
-        know its task.
+        fewer, even none, though others follow. Jobs that run are left out, and so are those that
+        have completed or were cancelled, unless the record of their group is there. A parked
+        job is shown as ready, since only the workers of this store did not know its task.
         """
 
     def carried(self, job_ids: Sequence[str]) -> Plan[tuple[CarriedJob, ...]]:
@@ -161,8 +163,10 @@ def as_carried(
     """
     new = {name: getattr(record, name) for name in SUBMITTED_FIELDS}
     shown = {name: getattr(record, name) for name in _RECORD_FIELDS}
+    if record.status.is_final:
+        kept |= {"standing": None, "took_unique": False}
     if record.status is JobStatus.DEAD:
-        kept |= {"standing": None, "took_unique": False, "took_idempotency": False}
+        kept["took_idempotency"] = False
     if not kept["took_unique"]:
         kept["stashed"] = None
     return CarriedJob(NewJob(**new, unique=unique, idempotency=idempotency), **shown, **kept)

@@ -14,12 +14,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from packhorse.client.sealed_store import sealed_job
-from packhorse.core.policies.journal import Group
+from packhorse.core.policies.journal import WORKFLOW_KIND, Group
 from packhorse.core.policies.records import Add, Put, Record, RecordChange, Remove
 from packhorse.core.workflow_folding import Asked, Folder
 from packhorse.core.workflows import (
     UNSEALED_US,
-    WORKFLOW_KIND,
     HeadDocument,
     NodeDocument,
     NodeState,
@@ -37,6 +36,7 @@ from packhorse.stores.intake import alias_of
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed, store_clock
+from packhorse.stores.requests import RedriveAnswer
 from packhorse.workflows.records import (
     AGAIN_US,
     SAME_US,
@@ -240,19 +240,28 @@ def retried(store: Store, group: Group, ended: Ended) -> Asking[int]:
     others = yield from _without_stand_ins(
         store, group, [each for each in nodes if each[0] in over]
     )
-    ids = [node_job_id(group, key) for key in over if key not in others]
-    for at in range(0, len(ids), _REDRIVEN):
-        yield store.jobs.redrive(ids[at : at + _REDRIVEN], tenant=group.tenant or None)
+    answers = yield from _redriven(store, group, [key for key in over if key not in others])
     yield from workflow.fold_all()
-    dropped = [key for key, state in states.items() if state is NodeState.DROPPED]
-    for key in (*dropped, *others):
+    again = [key for key, state in states.items() if state is NodeState.DROPPED]
+    # The job of a node may have been deleted since: the workflow keeps what it takes to submit it.
+    again += [*others, *(key for key in answers if answers[key] is RedriveAnswer.UNKNOWN)]
+    for key in again:
 
         def revive(folder: Folder, key: str = key) -> Generator[Asked, Any, None]:
             return folder.revived(key)
 
         yield from workflow.advance(revive)
     yield from workflow.begin()
-    return len(over) + len(dropped)
+    return len(again) + sum(each is RedriveAnswer.REDRIVEN for each in answers.values())
+
+
+def _redriven(store: Store, group: Group, keys: Sequence[str]) -> Asking[dict[str, RedriveAnswer]]:
+    """Redrive the jobs of nodes; return the answer for each."""
+    answers: list[RedriveAnswer] = []
+    for at in range(0, len(keys), _REDRIVEN):
+        ids = [node_job_id(group, key) for key in keys[at : at + _REDRIVEN]]
+        answers += yield store.jobs.redrive(ids, tenant=group.tenant or None)
+    return dict(zip(keys, answers, strict=True))
 
 
 def _without_stand_ins(

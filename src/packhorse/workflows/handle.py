@@ -45,7 +45,8 @@ class Workflow(Asks):
     def __init__(self, group: Group, connection: Connection, deduplicated: bool = False) -> None:  # noqa: FBT001, FBT002 - as of jobs
         super().__init__(connection)
         self._group = group
-        #: A run of this name was running already, and was returned instead of a new one.
+        #: A run of this name was running already, and was returned instead of a new one; its nodes
+        #: and their arguments may be others than those that were to be started.
         self.deduplicated = deduplicated
 
     @property
@@ -196,7 +197,7 @@ class Workflow(Asks):
                 if state.is_final:
                     return state
                 if not await next_look(listener, clock, left_s(begun, timeout_s, clock)):
-                    raise ResultTimeout(self.id, waited_s=timeout_s or 0)
+                    raise ResultTimeout(self.id, waited_s=timeout_s or 0, what="workflow")
 
     def _may_block(self, verb: str) -> None:
         if in_event_loop():

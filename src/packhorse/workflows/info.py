@@ -13,10 +13,9 @@ from packhorse.core.clock import to_datetime
 from packhorse.core.info import Explanation, Reason, shown
 from packhorse.core.job import DeadReason, JobRecord, JobStatus
 from packhorse.core.policies.explain import ReasonCode
-from packhorse.core.policies.journal import Group
+from packhorse.core.policies.journal import WORKFLOW_KIND, Group
 from packhorse.core.workflows import (
     NODE_KIND,
-    WORKFLOW_KIND,
     HeadDocument,
     NodeState,
     NodeView,

@@ -18,6 +18,7 @@ from packhorse.core.job import JobRecord, JobStatus, Member, NewJob
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine, member_of
 from packhorse.core.policies.records import Add, Put, Record, RecordChange, RecordId, Remove
+from packhorse.core.references import Wanted
 from packhorse.core.sealing import require_open
 from packhorse.core.workflow_folding import Asked, Folder, Grown
 from packhorse.core.workflows import (
@@ -36,7 +37,7 @@ from packhorse.core.workflows import (
     read_head,
     written_head,
 )
-from packhorse.errors import StoreError, UsageError
+from packhorse.errors import JobConflict, StoreError, UsageError
 from packhorse.stores.intake import alias_of
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
@@ -123,6 +124,45 @@ def job_of(store: Store, job_id: str) -> Asking[JobRecord | None]:
         if alias is not None:
             record = yield store.inspection.job(alias.document.decode())
     return record
+
+
+def jobs_of_parents(store: Store, wanted: Wanted, job_id: str) -> Asking[list[JobRecord | None]]:
+    """Read the jobs whose results a node takes; None: that one ended and did not complete.
+
+    A result that should be there and is not is an error: it must not become null in silence.
+    """
+    group, found = Group.of(wanted.member.group), list[JobRecord | None]()
+    for key, other in zip(wanted.nodes, wanted.job_ids, strict=True):
+        record = yield from job_of(store, other)
+        if record is None or record.status is not JobStatus.COMPLETED:
+            node: Record | None = yield store.records.record(node_id(group, key))
+            parent = None if node is None else NodeView.of(node)
+            runs = record is not None and not record.status.is_final
+            _require_ended(parent, group, other, job_id, runs=runs)
+            record = None
+        found.append(record)
+    return found
+
+
+def _require_ended(
+    parent: NodeView | None, group: Group, other: str, job_id: str, *, runs: bool
+) -> None:
+    """Refuse to run a node whose parent has completed, or is being run again."""
+    if parent is None:
+        why, advice = f"job {other} is not kept any more", "start the workflow again"
+    elif runs or not parent.state.has_ended:
+        why = f"node {parent.document.name!r} is being run again"
+        advice = f"retry this job once job {other} has ended"
+    elif parent.state is NodeState.COMPLETED:
+        why = f"node {parent.document.name!r} has completed, but the result of job {other} is gone"
+        advice = "cancel the workflow, and start it again"
+    else:
+        return
+    raise JobConflict(
+        f"{why}, and job {job_id} of workflow {group.key!r} has its result among its arguments; "
+        f"{advice}",
+        job_id=other,
+    )
 
 
 def growing(store: Store, member: Member) -> Asking[int]:

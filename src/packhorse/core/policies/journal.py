@@ -11,12 +11,14 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobOptions, JobStatus, Member
-from packhorse.core.policies.records import RecordId, check_id
+from packhorse.core.policies.records import Record, RecordId, check_id
 from packhorse.core.policies.retention import DAY_US
 from packhorse.errors import ConfigError
 
 LINES_MAX: Final = 1_000  #: folded in one call
 CARRIED_LINES_MAX: Final = 100_000  #: of one group, from another store
+#: The kind of groups whose members wait for each other.
+WORKFLOW_KIND: Final = "workflow"
 #: How long after its end a member is kept at most for the sake of its group.
 MEMBER_LIFE_US_MAX: Final = 30 * DAY_US
 #: After so long it is looked again whether a member's group is still there.
@@ -83,6 +85,17 @@ def member_of(options: JobOptions | None) -> Member | None:
 def is_kept(finished_us: int, now_us: int) -> bool:
     """Whether a member whose group is still there is kept, though its lifetime has passed."""
     return now_us < finished_us + MEMBER_LIFE_US_MAX
+
+
+def is_spared(group: Record | None) -> bool:
+    """Whether a finished member may not be deleted: the record of a group that ended expires."""
+    return group is not None and group.expires_us is None
+
+
+def ran_once(status: JobStatus, group: str | None) -> bool:
+    """Whether a job has completed and does not run again: nodes behind it have its result."""
+    is_node = bool(group) and Group.of(group or "").kind == WORKFLOW_KIND
+    return is_node and status is JobStatus.COMPLETED
 
 
 def check_lines(line_ids: Sequence[int], carried: Sequence[JournalLine]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from packhorse.core.driving import adrive
-from packhorse.core.policies.journal import Group, JournalLine
+from packhorse.core.policies.journal import WORKFLOW_KIND, Group, JournalLine
 from packhorse.core.policies.records import Record
-from packhorse.core.workflows import WORKFLOW_KIND, read_head
+from packhorse.core.workflows import read_head
 from packhorse.events import EventBus
 from packhorse.runtime.services.groups import Fold
 from packhorse.runtime.services.service import (

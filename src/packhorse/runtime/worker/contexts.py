@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -17,10 +17,10 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.driving import adrive, drive
 from packhorse.core.job import JobOptions, JobRecord, JobStatus, NewJob, Progress
 from packhorse.core.policies.attachments import Attaching, Attachments
-from packhorse.core.policies.journal import Group, member_of
+from packhorse.core.policies.journal import WORKFLOW_KIND, Group, member_of
+from packhorse.core.references import Wanted
 from packhorse.core.sealing import require_open
 from packhorse.core.settlement import Verdict
-from packhorse.core.workflows import WORKFLOW_KIND
 from packhorse.errors import JobConflict, UsageError
 from packhorse.hosts import HostTransaction
 from packhorse.runtime.worker.attaching import AttachmentWriter
@@ -28,7 +28,7 @@ from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.transactions import WorkerTransaction
 from packhorse.stores.protocol import Store
 from packhorse.workflows.graph import FlowInRun, Growing
-from packhorse.workflows.records import job_of
+from packhorse.workflows.records import jobs_of_parents
 
 if TYPE_CHECKING:
     from packhorse.runtime.worker.runtime import Runtime
@@ -176,28 +176,25 @@ class StoreHost:
     async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
         return await adrive(asking(self._store), self._store.arun)
 
-    def results(self, job_ids: Sequence[str]) -> list[bytes | None]:
+    def results(self, wanted: Wanted) -> list[bytes | None]:
         store = self._store
-        found = [drive(job_of(store, job_id), store.run) for job_id in job_ids]
-        return [self._result(job_id, one) for job_id, one in zip(job_ids, found, strict=True)]
+        found = drive(jobs_of_parents(store, wanted, self._job.id), store.run)
+        return [self._result(record) for record in found]
 
-    async def aresults(self, job_ids: Sequence[str]) -> list[bytes | None]:
+    async def aresults(self, wanted: Wanted) -> list[bytes | None]:
         store = self._store
-        found = [await adrive(job_of(store, job_id), store.arun) for job_id in job_ids]
-        return await asyncio.to_thread(
-            lambda: [self._result(*pair) for pair in zip(job_ids, found, strict=True)]
-        )
+        found = await adrive(jobs_of_parents(store, wanted, self._job.id), store.arun)
+        return await asyncio.to_thread(lambda: [self._result(record) for record in found])
 
-    def _result(self, job_id: str, record: JobRecord | None) -> bytes | None:
-        """Return the result of another job, wherever it is kept; None if it did not complete."""
-        # The job of a node is kept while its workflow is: where there is none, it never began.
-        if record is None or record.status is not JobStatus.COMPLETED:
+    def _result(self, record: JobRecord | None) -> bytes | None:
+        """Return the result of a completed job, wherever it is kept; None if there is none."""
+        if record is None:
             return None
         if record.result is None:
             raise JobConflict(
-                f"the result of job {job_id} is no longer kept, and job {self._job.id} has it among"
-                " its arguments; raise result_ttl of its task, or start the workflow again",
-                job_id=job_id,
+                f"the result of job {record.id} is no longer kept, and job {self._job.id} has it "
+                "among its arguments; raise result_ttl of its task, or start the workflow again",
+                job_id=record.id,
             )
         moved = result_artifact(
             record.id, record.result, PlaceSource(lambda: self.place, chosen=True)

@@ -205,9 +205,9 @@ async def _fill_in(attempt: Attempt, wanted: Wanted, context: Context, calls: Ca
     while True:
         try:
             if calls is ON_LOOP:
-                results = await host.aresults(wanted.job_ids)
+                results = await host.aresults(wanted)
             else:
-                results = host.results(wanted.job_ids)
+                results = host.results(wanted)
             payload = filled(attempt.job.payload, wanted, results)
             attempt.job = msgspec.structs.replace(attempt.job, payload=payload)
             return

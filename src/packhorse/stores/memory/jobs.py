@@ -12,8 +12,9 @@ import msgspec
 
 from packhorse.core import lifecycle
 from packhorse.core.job import LOOK_MAX, TERMINAL, JobRecord, JobStatus, NewJob
-from packhorse.core.lifecycle import CancelAnswer
+from packhorse.core.lifecycle import CancelAnswer, redrive_allowed
 from packhorse.core.policies.attachments import Attachments
+from packhorse.core.policies.journal import is_spared, member_of, ran_once
 from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.uniqueness import idempotency_identity, unique_identity
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
@@ -108,7 +109,8 @@ def _delete(access: Access, chosen: JobFilter, limit: int, behind: int, most: in
     rows = (row for row in access.state.jobs.values() if row.sequence > behind)
     looked = list(islice(rows, most + 1))
     meant = (row for row in looked[:most] if row.status in TERMINAL and chosen_by(chosen, row))
-    doomed = list(islice(meant, max(0, limit)))
+    ended = (row for row in meant if not is_spared(access.group_of(row)))
+    doomed = list(islice(ended, max(0, limit)))
     for row in doomed:
         forget(access, row)
     if len(doomed) >= limit:
@@ -176,7 +178,9 @@ def _cancel_lost(access: Access, row: JobRow) -> None:
 def _redrive(access: Access, row: JobRow | None, gone: frozenset[str]) -> RedriveAnswer:
     if row is None:
         return RedriveAnswer.UNKNOWN
-    if not lifecycle.redrive_allowed(row.status):
+    member = member_of(row.new.options)
+    group = None if member is None else member.group
+    if not redrive_allowed(row.status) or ran_once(row.status, group):
         return RedriveAnswer.REFUSED
     finished = row.status in TERMINAL
     if finished and _superseded(access, row):

@@ -17,7 +17,7 @@ from packhorse.core.job import RETRY_WAITING, WAITING, JobStatus, Member, NewJob
 from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
 from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
-from packhorse.core.policies.records import Record, RecordId
+from packhorse.core.policies.records import Record, RecordId, is_expired
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.memory.rows import JobRow, WorkerRow
@@ -287,6 +287,12 @@ class Access:
         """The job, unless it is another tenant's; None sees all tenants."""
         row = self.state.jobs.get(job_id)
         return row if row is not None and tenant in (None, row.new.tenant) else None
+
+    def group_of(self, row: JobRow) -> Record | None:
+        """The record of the group of a member, while it is there."""
+        member = member_of(row.new.options)
+        found = self.state.records.get(RecordId.of(member.group)) if member else None
+        return None if found is None or is_expired(found, self.now_us) else found
 
     def rows(self, job_ids: list[str]) -> list[JobRow]:
         """The jobs of these ids, which are there."""

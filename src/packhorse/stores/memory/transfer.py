@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from packhorse.core.job import AttemptError, AttemptRecord, JobStatus, NewJob
+from packhorse.core.job import TERMINAL, AttemptError, AttemptRecord, JobStatus, NewJob
 from packhorse.core.policies.fairness import Rank, claim_rank
 from packhorse.core.policies.gates import holds_line
 from packhorse.core.policies.journal import member_of
@@ -55,7 +55,7 @@ class MemoryTransfer:
     def carried(self, access: Access, job_ids: Sequence[str]) -> tuple[CarriedJob, ...]:
         asked = frozenset(job_ids)
         rows = (row for row in access.state.jobs.values() if row.new.id in asked)
-        return tuple(_shown(access, row) for row in rows if row.status in CARRIED)
+        return tuple(_shown(access, row) for row in rows if _is_carried(access, row))
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
@@ -74,15 +74,18 @@ class MemoryTransfer:
 
 
 def _page(access: Access, beyond: int, limit: int) -> CarriedPage:
-    meant = (
-        row for row in access.state.jobs.values() if row.sequence > beyond and row.status in CARRIED
-    )
+    beyond_it = (row for row in access.state.jobs.values() if row.sequence > beyond)
+    meant = (row for row in beyond_it if _is_carried(access, row))
     rows = list(islice(meant, max(0, limit)))
     more = next(meant, None) is not None
     return CarriedPage(
         tuple(_shown(access, row) for row in rows),
         after=str(rows[-1].sequence) if more and rows else None,
     )
+
+
+def _is_carried(access: Access, row: JobRow) -> bool:
+    return row.status in CARRIED or (row.status in TERMINAL and access.group_of(row) is not None)
 
 
 def _shown(access: Access, row: JobRow) -> CarriedJob:
@@ -156,7 +159,8 @@ def _take_keys(access: Access, carried: CarriedJob) -> None:
 
 #: Fields that a row has under the names they have in a carried job.
 _ROW_FIELDS: Final = tuple(
-    {one.name for one in fields(JobRow)} & {*CarriedJob.__struct_fields__} - {"line_number"}
+    {one.name for one in fields(JobRow)}
+    & {*CarriedJob.__struct_fields__} - {"line_number", "result"}
 )
 
 
@@ -167,6 +171,7 @@ def _row(access: Access, carried: CarriedJob) -> JobRow:
         new=new,
         sequence=access.state.next_sequence(),
         deadline_us=new.deadline_us,
+        result=None if carried.result is None else carried.result.decode(),
         **{name: getattr(carried, name) for name in _ROW_FIELDS},
         place=None if standing is None else standing.place,
         ready_us=0 if standing is None else standing.ready_us,

@@ -10,10 +10,9 @@ from itertools import islice
 
 from packhorse.core.job import DeadReason, JobStatus, RateRule
 from packhorse.core.lifecycle import Orphan
-from packhorse.core.policies.journal import KEPT_US, is_kept, member_of
+from packhorse.core.policies.journal import KEPT_US, is_kept
 from packhorse.core.policies.lease import renewed_until_us
 from packhorse.core.policies.rate_limit import is_over
-from packhorse.core.policies.records import RecordId, is_expired
 from packhorse.core.policies.retention import is_ghost, may_prune
 from packhorse.stores.memory.records import forget_records
 from packhorse.stores.memory.rows import JobRow, WorkerRow, as_worker
@@ -245,7 +244,8 @@ def _oldest(
 
 def _prune_jobs(access: Access, limit: int) -> int:
     expired = access.rows(access.state.expiries.group().up_to(access.now_us, limit=limit))
-    kept = [row for row in expired if _kept_for_group(access, row)]
+    in_groups = [row for row in expired if access.group_of(row) is not None]
+    kept = [row for row in in_groups if is_kept(row.finished_us or 0, access.now_us)]
     for row in kept:
         with access.state.changing(row, row.updated_us):
             row.expires_us = access.now_us + KEPT_US
@@ -257,14 +257,6 @@ def _prune_jobs(access: Access, limit: int) -> int:
         else:
             _drop_result(access, row, finished_us)
     return len(gone)
-
-
-def _kept_for_group(access: Access, row: JobRow) -> bool:
-    member = member_of(row.new.options)
-    group = None if member is None else access.state.records.get(RecordId.of(member.group))
-    if group is None or is_expired(group, access.now_us):
-        return False
-    return is_kept(row.finished_us or 0, access.now_us)
 
 
 def _forget_ghosts(access: Access, limit: int) -> int:

@@ -130,6 +130,8 @@ def _fields(carried: CarriedJob) -> list[Argument]:
     for name, value in (("error", carried.error), ("progress", carried.progress)):
         if value is not None:
             fields += (FIELDS[name], msgspec.json.encode(value))
+    if carried.result is not None:
+        fields += (FIELDS["result"], carried.result)
     for line in carried.history:
         fields += (f"{FIELDS['attempt']}{line.attempt}", attempt_line(line))
     return fields + attached_fields(carried.attached, carried.fence)
@@ -154,6 +156,7 @@ def _state(carried: CarriedJob) -> dict[str, Any]:
         "finished_us": finished_us,
         "keep_us": None if expires_us is None else expires_us - (finished_us or 0),
         "expires_us": expires_us,
+        "has_result": carried.result is not None or None,
         "queue": job.queue,
         "task": job.task,
         "signature": signature_of(job),

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from packhorse.core.job import LOOK_MAX, TERMINAL, JobStatus
 from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_allowed
+from packhorse.core.policies.journal import ran_once
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Verdict
@@ -161,6 +162,7 @@ class _Row(NamedTuple):
     status: int
     priority: int
     extra: str | None
+    group: str | None
     keys: Keys
 
 
@@ -182,12 +184,12 @@ def _redrive(
     rows = yield Rows(dialect.sql("redrive_row"), (job_id,))
     if not rows:
         return RedriveAnswer.UNKNOWN
-    known_id, seq, status_code, priority, extra, *keys = rows[0]
-    row = _Row(known_id, seq, status_code, priority, extra, Keys(*keys))
+    known_id, seq, code, priority, extra, group, *keys = rows[0]
+    row = _Row(known_id, seq, code, priority, extra, group, Keys(*keys))
     if tenant not in (None, row.keys.tenant):
         return RedriveAnswer.UNKNOWN
     status = STATUS[row.status]
-    if not redrive_allowed(status):
+    if not redrive_allowed(status) or ran_once(status, row.group):
         return RedriveAnswer.REFUSED
     if status in TERMINAL:
         superseded = yield from _superseded(dialect, row)

@@ -82,7 +82,8 @@ class SqlTransfer:
         beyond, wanted = cursor_of(after), max(0, limit)
 
         def steps() -> Steps[CarriedPage]:
-            asked = {"after": beyond, "limit": wanted + 1}
+            now_us: int = yield NOW
+            asked = {"after": beyond, "limit": wanted + 1, "now": now_us}
             rows = yield Rows(self._chosen("after"), asked)
             shown = rows[:wanted]
             jobs: tuple[CarriedJob, ...] = yield from _read(self._dialect, shown)
@@ -94,7 +95,8 @@ class SqlTransfer:
     @planned(writes=False)
     def carried(self, job_ids: Sequence[str]) -> Steps[tuple[CarriedJob, ...]]:
         ids = list(job_ids)
-        asked = {"ids": self._dialect.many(ids), "limit": len(ids)}
+        now_us: int = yield NOW
+        asked = {"ids": self._dialect.many(ids), "limit": len(ids), "now": now_us}
         rows = yield Rows(self._chosen("ids"), asked)
         jobs: tuple[CarriedJob, ...] = yield from _read(self._dialect, rows)
         return jobs
@@ -124,7 +126,7 @@ class SqlTransfer:
 def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[CarriedJob, ...]]:
     now_us: int = yield NOW
     seqs = dialect.many([row[0] for row in rows])
-    lines = yield Rows(dialect.sql("carry_history"), (seqs,))
+    lines = yield Rows(dialect.sql("carry_history"), {"seqs": seqs})
     histories: dict[int, list[AttemptRecord]] = {}
     for seq, *line in lines:
         histories.setdefault(seq, []).append(read_attempt(line))
@@ -273,7 +275,7 @@ def _rows(
 
 def _row(carried: CarriedJob, seq: int, line: str | None) -> dict[str, Any]:
     """Return the row of a carried job."""
-    job, dead = carried.job, carried.status is JobStatus.DEAD
+    job = carried.job
     standing = carried.standing
     in_line = carried.line_number is not None
     return {
@@ -289,8 +291,9 @@ def _row(carried: CarriedJob, seq: int, line: str | None) -> dict[str, Any]:
         "trace_id": trace_of(job),
         "payload": payload_text(job),
         "error": encode_error(carried.error),
+        "result": None if carried.result is None else carried.result.decode(),
         "progress": None if carried.progress is None else json_text(carried.progress),
-        "line": None if dead else line,
+        "line": None if carried.status.is_final else line,
         "order_line": order_line_of(job) if in_line else None,
         "line_no": carried.line_number,
     }
@@ -301,6 +304,8 @@ def _where(carried: CarriedJob, seq: int) -> dict[str, int | None]:
     standing = carried.standing
     if carried.status is JobStatus.DEAD:
         return {"lane": Lane.DEAD, "rank": seq, "place": seq, "kept_rank": None, "kept_place": None}
+    if carried.status.is_final:
+        return {"lane": None, "rank": seq, "place": seq, "kept_rank": None, "kept_place": None}
     rank = None if standing is None else _rank(carried.job.priority, standing)
     place = None if standing is None else standing.place
     if carried.status is JobStatus.QUEUED:
@@ -329,6 +334,7 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
         }
         for one, seq in zip(jobs, seqs, strict=True)
         for line in one.history
+        if one.status is not JobStatus.COMPLETED or line.attempt < one.counters.attempts
     ]
     if lines:
         yield ChangeMany(dialect.sql("attempt_add"), lines)

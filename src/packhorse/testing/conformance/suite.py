@@ -36,6 +36,7 @@ from packhorse.testing.conformance.limited import TestLimited, TestOpenedGates
 from packhorse.testing.conformance.limits_machine import TestLimitsMachine
 from packhorse.testing.conformance.lines import TestLines
 from packhorse.testing.conformance.machine import TestMachine
+from packhorse.testing.conformance.members import TestFinishedMembers
 from packhorse.testing.conformance.ordering import TestOrdering
 from packhorse.testing.conformance.overriding import TestOverriding, TestTaskLimits
 from packhorse.testing.conformance.pausing import TestClosing, TestPausing
@@ -125,6 +126,7 @@ TOPICS: Final[tuple[type, ...]] = (
     TestJournalGroups,
     TestFolding,
     TestKeptMembers,
+    TestFinishedMembers,
     TestWakeups,
     TestRunners,
     TestRaces,

@@ -111,7 +111,7 @@ for at = FIRST, #ARGV do
   local job = jobs.load(ARGV[at])
   if not job or (ARGV[2] == '1' and signatures.read(job.signature).tenant ~= ARGV[3]) then
     answers[#answers + 1] = 'unknown'
-  elseif not redrive_allowed(job.status) then
+  elseif not redrive_allowed(job.status) or journal.ran_once(job) then
     answers[#answers + 1] = 'refused'
   else
     answers[#answers + 1] = redrive(job)
@@ -136,7 +136,7 @@ for at = 1, #found, 2 do
     break
   end
   local job = jobs.load(found[at])
-  if TERMINAL[job.status] and filters.fits(chosen, job) then
+  if TERMINAL[job.status] and filters.fits(chosen, job) and journal.group_until(job) ~= math.huge then
     settle.forget(job)
     removed = removed + 1
   end

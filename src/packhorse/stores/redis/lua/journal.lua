@@ -3,6 +3,7 @@
 -- when it ends; others are not looked at.
 -- needs: jobs
 local journal = {}
+local NODE_OF = 'workflow\1' -- how the groups begin whose members wait for each other
 
 -- The text of a job's group and its name there, or nil.
 function journal.member(job)
@@ -10,6 +11,23 @@ function journal.member(job)
   if options and string.find(options, '"member":[', 1, true) then
     return cjson.decode(options).member
   end
+end
+
+-- When the record of a job's group expires, math.huge: never; nil: it is not there. The record of a group
+-- that has not ended does not expire.
+function journal.group_until(job)
+  local member = journal.member(job)
+  if member and redis.call('EXISTS', tag .. KEY.record .. member[1]) == 1 then
+    local expires = redis.call('ZSCORE', tag .. KEY.records_expiring, member[1])
+    local ends = expires and tonumber(expires) or math.huge
+    return ends > clock.now and ends or nil
+  end
+end
+
+-- Whether a job has completed and does not run again: nodes of its workflow have its result.
+function journal.ran_once(job)
+  local member = job.status == COMPLETED and journal.member(job)
+  return member and string.sub(member[1], 1, #NODE_OF) == NODE_OF
 end
 
 -- A live worker of a release that does not know a layout, until it is needed for the first time; from

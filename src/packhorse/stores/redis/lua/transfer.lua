@@ -14,11 +14,17 @@ end
 return redis.call('GET', key)
 
 -- script: carry_out
--- Shows jobs that wait or are dead, with all that is known of them.
+-- Shows jobs that wait or are dead, and finished members of groups that are there, with all that is known
+-- of them.
 -- Arguments: "after", a sequence number, how many are wanted, how many are looked at; or "ids" and
 -- the ids. Answer: the instant, the number of the last one looked at (none: there are no more), and
 -- for each its id, number, whether it took its keys last, who is stashed behind it, and its hash.
--- needs: uniqueness
+-- needs: uniqueness journal
+
+-- Whether a job is carried.
+local function is_carried(job)
+  return WAITING[job.status] or job.status == DEAD or (TERMINAL[job.status] and journal.group_until(job))
+end
 
 -- Whether a key was taken last by this job.
 local function took(kind, identity, id)
@@ -50,7 +56,7 @@ end
 local page, last = {}, false
 for _, id in ipairs(found) do
   local job = jobs.load(id)
-  if job and (WAITING[job.status] or job.status == DEAD) then
+  if job and is_carried(job) then
     if #page == wanted then
       return {clock.now, last, page}
     end

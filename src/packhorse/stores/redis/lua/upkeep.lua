@@ -172,10 +172,7 @@ end
 
 -- Whether a member is kept because the record of its group is there.
 local function kept(job)
-  local member = job.finished_us + tonumber(ARGV[4]) > now and journal.member(job)
-  local group = member and redis.call('EXISTS', records.key(member[1])) == 1
-  local expires = group and redis.call('ZSCORE', tag .. KEY.records_expiring, member[1])
-  return group and (not expires or tonumber(expires) > now)
+  return job.finished_us + tonumber(ARGV[4]) > now and journal.group_until(job)
 end
 
 -- Look at a member again later.

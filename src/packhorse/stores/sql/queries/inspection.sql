@@ -41,9 +41,16 @@ with recursive heads (queue) as (
 select queue from heads where queue is not null
 
 -- name: chosen_finished
--- Finished jobs that match a filter, oldest first; the caller adds the conditions.
+-- Finished jobs that match a filter, oldest first; the caller adds the conditions. Members of groups
+-- that have not ended are spared: the record of one that has expires.
 select seq from {jobs} as job
-where finished_us is not null and seq > :after and <conditions>
+where
+    finished_us is not null and seq > :after and <conditions>
+    and not exists (
+        select 1 from {records} as head
+        where head.name = {member job} and head.expires_us is null
+        {apart}
+    )
 order by seq
 limit :limit
 

@@ -120,9 +120,9 @@ where seq = :seq
 -- name: redrive_row
 -- What a redrive has to know of a job.
 select
-    id, seq, status, priority, extra,
+    id, seq, status, priority, extra, {member job},
     queue, task, tenant, ordering_key, concurrency_key, rate_key
-from {jobs} where id = ?
+from {jobs} as job where id = ?
 
 -- name: remove
 -- Remove rows of jobs from a table.

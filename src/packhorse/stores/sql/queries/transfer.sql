@@ -1,12 +1,16 @@
 -- name: carry_history
--- The histories of some jobs, in order.
+-- The histories of some jobs, in order; the attempt that completed one is in its row.
 select seq, attempt, status, started_us, finished_us, worker, will_retry, error
 from {attempts}
-where seq {in_numbers ?}
-order by seq, attempt
+where seq {in_numbers :seqs}
+union all
+select seq, attempts, status, started_us, finished_us, worker, {false}, null
+from {jobs} where seq {in_numbers :seqs} and status = {status.completed}
+order by 1, 2
 
 -- name: carry_out
--- Jobs that wait or are dead, with all that the store knows of them, in order of submission.
+-- Jobs that wait or are dead, and finished members of groups that are there, with all that the store
+-- knows of them, in order of submission.
 select
     <columns>, rank, place, kept_rank, kept_place, ready_us, suspect, expires_us,
     order_line, line_no,
@@ -20,8 +24,15 @@ select
     (select stash.job from {stash} as stash where stash.seq = job.seq)
 from {jobs} as job
 where
-    status in (
-        {status.pending}, {status.queued}, {status.failed}, {status.timeout}, {status.dead}
+    (
+        status in (
+            {status.pending}, {status.queued}, {status.failed}, {status.timeout}, {status.dead}
+        )
+        or status in ({status.completed}, {status.cancelled}) and exists (
+            select 1 from {records} as head
+            where head.name = {member job} and coalesce(head.expires_us > {number :now}, {true})
+            {apart}
+        )
     )
     and <condition>
 order by seq
