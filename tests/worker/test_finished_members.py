@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.policies.records import Remove
 from packhorse.core.workflows import WorkflowState
 from packhorse.group_errors import BatchConflict
+from packhorse.runtime.consumer import FetchedJob
 from packhorse.stores import open_store
 from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp
@@ -167,6 +169,36 @@ def test_a_retry_submits_nodes_whose_jobs_were_deleted(packhorse_app: TestApp) -
 
     assert running.result() == "no 2"
     assert running.retry() == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_consumer_is_given_results_of_other_nodes_or_no_job(
+    packhorse_app: TestApp, *, lost: bool
+) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("order-17")
+    first = flow.add(shop.fail.call(3))
+    flow.add(shop.label.using(queue="second").call(first.result), on_failure="run")
+    packhorse_app.pause("second")
+    shop.broken = lost
+    running = flow.start()
+    packhorse_app.run_jobs()
+    if lost:  # for the time being: its parent is to run again
+        packhorse_app.pause("default")
+        running.job("fail").retry()
+    packhorse_app.resume("second")
+
+    fetched = asyncio.run(fetch_one(packhorse_app))
+
+    assert (fetched is None) is lost
+    assert fetched is None or fetched.payload["text"] == 3
+    error = running.job("label").info().error
+    assert lost is (error is not None and "is being run again" in error.message)
+
+
+async def fetch_one(app: Packhorse) -> FetchedJob | None:
+    async with app.consumer(queues=["second"]) as consumer:
+        return await consumer.fetch(timeout=1.0)
 
 
 def test_a_purge_in_the_middle_of_a_batch_spares_its_jobs(packhorse_app: TestApp) -> None:

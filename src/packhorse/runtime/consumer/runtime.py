@@ -19,12 +19,20 @@ from packhorse.core.config import WorkerOptions
 from packhorse.core.job import DeadReason
 from packhorse.core.lifecycle import hold_until_us
 from packhorse.core.outcome import GivenUp, Outcome, Released, Snoozed
+from packhorse.core.references import Wanted, filled, wanted_results
 from packhorse.core.sealing import key_of
 from packhorse.core.settlement import Verdict
 from packhorse.core.steps import has_attachments
 from packhorse.core.text import text_of
 from packhorse.core.versions import OtherVersion, set_aside
-from packhorse.errors import BudgetExceeded, KeyUnavailable, StepRefused, StoreUnavailable
+from packhorse.errors import (
+    BudgetExceeded,
+    JobConflict,
+    KeyUnavailable,
+    PayloadError,
+    StepRefused,
+    StoreUnavailable,
+)
 from packhorse.events import JobStarted, LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
@@ -142,6 +150,8 @@ class ConsumerRuntime(Runtime):
             missing = KeyUnavailable(attempt.job.id, key=key, what="payload")
             await self.settle(attempt, keyless(missing))
             return None
+        if (wanted := wanted_results(attempt.job)) and not await self._filled_in(attempt, wanted):
+            return None
         try:
             job = fetched_job(attempt)
         except OtherVersion as error:
@@ -160,6 +170,17 @@ class ConsumerRuntime(Runtime):
         if self.env.bus.wants(JobStarted):
             self.announcer.started(attempt)
         return job
+
+    async def _filled_in(self, attempt: Attempt, wanted: Wanted) -> bool:
+        """Put results of other nodes into the payload; False if one of them is not there."""
+        try:
+            results = await self.context(attempt).host.aresults(wanted)
+            payload = filled(attempt.job.payload, wanted, results)
+        except (JobConflict, PayloadError, KeyUnavailable) as error:
+            await self.settle(attempt, raised(error))
+            return False
+        attempt.job = msgspec.structs.replace(attempt.job, payload=payload)
+        return True
 
     def _not_opened(self, attempt: Attempt) -> None:
         """Give back a job that no caller receives, unless its end is, or is being, written."""

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import TERMINAL, JobStatus
+from packhorse.core.job import TERMINAL, IdempotencyRule, JobStatus, UniqueRule
+from packhorse.core.policies.attachments import Attaching
 from packhorse.core.policies.journal import WORKFLOW_KIND, Group
 from packhorse.core.policies.records import Put, Remove
 from packhorse.core.settlement import SettlementKind
@@ -105,6 +107,33 @@ class TestFinishedMembers:
         ids = [one.job.id for one in before]
         arrived = journey.target.run(journey.target.store.transfer.carried(ids))
         assert arrived == tuple(before)
+
+    def test_members_of_every_kind_are_carried_as_they_ended(self, journey: Journey) -> None:
+        source = journey.source
+        _put(source)
+        once = IdempotencyRule("i", digest="d", window_us=SECOND_US * 3600)
+        ends: dict[str, dict[str, Any]] = {
+            "unbegun": {"delay_us": SECOND_US},
+            "ordered": {"ordering_key": "line"},
+            "tenant's": {"tenant": "acme", "tags": ("red",), "weight": 2},
+            "keyed": {"unique": UniqueRule("k"), "idempotency": once},
+        }
+        source.submit(*(member(name, **options) for name, options in ends.items()))
+        cancel(source, "unbegun")
+        for job in source.claim(limit=EVERYTHING):
+            source.run(source.store.attachments.attach([Attaching(job.id, job.fence, {"n": b"1"})]))
+            source.end(job)
+        assert {source.status(name) for name in ends} == {JobStatus.CANCELLED, JobStatus.COMPLETED}
+
+        assert journey.carry() == [CarryAnswer.CARRIED] * len(ends)
+        _put(journey.target)
+
+        assert shown(journey.target) == shown(source)
+        for name in ends:
+            assert journey.target.picture(name) == source.picture(name)
+        (again,) = journey.target.submit(new_job("again", idempotency=once))
+        (free,) = journey.target.submit(new_job("free", unique=UniqueRule("k")))
+        assert (again.job_id, free.job_id) == ("keyed", "free")
 
     def test_members_that_were_carried_end_no_second_time(self, journey: Journey) -> None:
         _put(journey.source)
