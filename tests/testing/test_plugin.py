@@ -61,6 +61,64 @@ def test_a_project_tests_its_own_app_on_the_store_it_chose(
     assert not (tmp_path / "production.db").exists()
 
 
+UNTOLD = """
+import pytest
+from packhorse import UsageError
+from packhorse.testing import use
+from shop import app, send
+
+def test_submit(packhorse_app):
+    with pytest.raises(UsageError, match="def packhorse_target"):
+        send.enqueue("ada")
+    with pytest.raises(UsageError, match="def packhorse_target"):
+        app.enqueue_many([send.call("ada")])
+    assert send("ada") == "ada"  # a call is no submit
+
+async def submit_on_a_loop():
+    with pytest.raises(UsageError, match="def packhorse_target"):
+        await send.aenqueue("ada")
+
+def test_submit_on_a_loop(packhorse_app):
+    import asyncio
+    asyncio.run(submit_on_a_loop())
+
+def test_map(packhorse_app):
+    with pytest.raises(UsageError, match="def packhorse_target"):
+        send.map(["ada"])
+
+def test_expect(packhorse_app):
+    with pytest.raises(AssertionError, match="def packhorse_target"):
+        packhorse_app.assert_enqueued(send)
+
+def test_several(packhorse_app):
+    own = packhorse_app.task(mine)
+    with use(app) as tested:
+        send.enqueue("ada")
+        own.enqueue()
+        assert (tested.run_jobs(), packhorse_app.run_jobs()) == (1, 1)
+
+def mine():
+    return None
+"""
+
+
+def test_a_project_that_names_no_app_writes_into_no_real_store(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(UNTOLD, encoding="utf-8")
+    (tmp_path / "test_later.py").write_text(
+        "import shop\n\ndef test_later():\n    shop.send.enqueue('ada')\n", encoding="utf-8"
+    )
+
+    refused = run(tmp_path, "test_it.py")
+    was_there = (tmp_path / "production.db").exists()
+    later = run(tmp_path)
+
+    assert (refused.returncode, "5 passed" in refused.stdout) == (0, True), refused.stdout
+    assert not was_there
+    assert "6 passed" in later.stdout  # without the fixture an app is as it is
+    assert (tmp_path / "production.db").exists()
+
+
 def test_a_project_that_does_not_use_it_imports_next_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n"

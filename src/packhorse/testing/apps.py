@@ -21,6 +21,7 @@ from packhorse.app import Packhorse
 from packhorse.artifacts import MemoryPlace, PlaceSource
 from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.client.submission import Submission
 from packhorse.core.batches import is_chunk_member
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.durations import Duration, microseconds
@@ -46,6 +47,12 @@ _WAITING: Final = (JobStatus.PENDING, JobStatus.FAILED, JobStatus.TIMEOUT)
 _PAGE: Final = 500
 #: Jobs shown when an assertion fails.
 _SHOWN: Final = 10
+_TARGET: Final = (
+    "name the app to be tested in conftest.py:\n\n"
+    "@pytest.fixture\n"
+    "def packhorse_target():\n"
+    "    return app\n"
+)
 
 
 class TestApp(Packhorse):
@@ -218,8 +225,14 @@ class TestApp(Packhorse):
                 + "".join(
                     f"\n  {self._arguments(each)} in {each.queue}" for each in records[:_SHOWN]
                 )
+                + self._if_foreign(task)
             )
         return [self.job(each.id) for each in found]
+
+    def _if_foreign(self, task: Task[..., Any] | str) -> str:
+        if isinstance(task, str) or self.registry.get(task.name) is task.definition:
+            return ""
+        return f"\nthis app does not have task {task.name}, another one does; {_TARGET}"
 
     def _is_so(
         self, record: JobRecord, arguments: Mapping[str, Any], fields: Mapping[str, Any]
@@ -284,6 +297,18 @@ def use(
     tested = TestApp(app)
     with tested.on_store(url, clock or VirtualClock()):
         yield tested
+
+
+def connection_under_test(submission: Submission) -> Connection:
+    """Return the connection to submit through; refuse that of an app which is not under test."""
+    connection: Connection = vars(submission)["connection"]
+    if not isinstance(connection.clock, VirtualClock):
+        raise UsageError(
+            "a task was used whose app is not under test, and nothing was stored: packhorse_app "
+            f"tests an empty app unless it is told which; {_TARGET}\nA test of several apps puts "
+            "each on a store of its own, with packhorse.testing.use(app)"
+        )
+    return connection
 
 
 class _EagerConnection(Connection):

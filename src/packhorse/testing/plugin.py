@@ -37,10 +37,14 @@ def packhorse_url(pytestconfig: pytest.Config) -> str:
 def packhorse_target() -> Iterator[Packhorse]:
     """The app to be tested: an empty one; override this in conftest.py to return yours."""
     from packhorse.app import Packhorse  # noqa: PLC0415 - see above
-    from packhorse.testing.apps import TestApp  # noqa: PLC0415 - see above
+    from packhorse.client.submission import Submission  # noqa: PLC0415 - see above
+    from packhorse.testing.apps import TestApp, connection_under_test  # noqa: PLC0415 - see above
 
     app = Packhorse("memory://")
-    yield app
+    with pytest.MonkeyPatch.context() as patch:
+        known = property(connection_under_test, lambda at, one: vars(at).update(connection=one))
+        patch.setattr(Submission, "connection", known, raising=False)
+        yield app
     TestApp(app).release()
     app.close()
 
