@@ -8,6 +8,7 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
@@ -29,7 +30,7 @@ from packhorse.context import Context
 from packhorse.contract import Contract
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import RetryRule
-from packhorse.core.options import CallOptions, TaskOptions
+from packhorse.core.options import VERBS_ELSEWHERE, CallOptions, TaskOptions
 from packhorse.core.references import has_references
 from packhorse.core.schemas import schema_of
 from packhorse.errors import ConfigError, PackhorseError, UsageError
@@ -155,6 +156,14 @@ class Task(Generic[P, R]):
         task = object.__new__(type(self))
         task.__dict__.update(self.__dict__, choices=choices)  # wrapping it again is slow
         return task
+
+    if not TYPE_CHECKING:  # checkers go on refusing what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            if name in VERBS_ELSEWHERE:
+                here = f"{self.name}.{VERBS_ELSEWHERE[name]}"
+                raise AttributeError(f"task {self.name} has no {name}(...): it is {here} here")
+            return super().__getattribute__(name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} at {self.definition.where}>"

@@ -36,6 +36,7 @@ def wrong_routing() -> None:
 
 def wrong_names() -> None:
     packhorse.NoSuchName()  # type: ignore[attr-defined]
+    send_email.delay("a")  # type: ignore[attr-defined]
 
 
 def wrong_arguments() -> None:

@@ -350,6 +350,25 @@ def test_a_plain_job_has_a_trace_of_its_own_however_it_is_submitted(app: Packhor
 
 
 @pytest.mark.req("S2-1")
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        *((name, "send.enqueue(...)") for name in ("delay", "send")),
+        *((name, "send.using(...).enqueue(...)") for name in ("apply_async", "send_with_options")),
+        *((name, "send.call(...)") for name in ("s", "si", "signature", "message")),
+    ],
+)
+def test_a_verb_of_other_queues_is_translated(
+    send: FunctionTask[..., str], name: str, here: str
+) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"has no {name}(...): it is {here} here")):
+        getattr(send, name)
+
+    with pytest.raises(AttributeError, match="'FunctionTask' object has no attribute 'sennd'"):
+        send.sennd  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(send, name)
+
+
 def test_enqueueing_returns_without_running_anything(app: Packhorse) -> None:
     @app.task
     def explode() -> None:

@@ -165,6 +165,14 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("ignore_result", "store_results"), "result_ttl=..."),
     }
 )
+#: The same for what their tasks can do.
+VERBS_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("delay", "send"), "enqueue(...)"),
+        **dict.fromkeys(("apply_async", "send_with_options"), "using(...).enqueue(...)"),
+        **dict.fromkeys(("s", "si", "signature", "message"), "call(...)"),
+    }
+)
 
 
 def chosen_options(given: Mapping[str, Any], known: type, where: str) -> dict[str, Any]:
