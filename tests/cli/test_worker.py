@@ -335,6 +335,25 @@ def test_an_app_without_tasks_is_pointed_out(project: Project) -> None:
     assert "include=['shop.mail']), or --include shop.mail" in result.stderr
 
 
+@pytest.mark.parametrize("way", [(), ("--in-process",)])
+def test_a_store_in_memory_that_nothing_can_reach_is_refused(
+    project: Project, way: tuple[str, ...]
+) -> None:
+    private = "from packhorse import Packhorse\napp = Packhorse('memory://')\n"
+    task = "@app.task\ndef add() -> None: print('added')\n"
+    project.write("private.py", private + task)
+    project.write("used.py", f"{private}{task}add.enqueue()\n")
+
+    refused = project.finish("worker", "private", "--burst", *way)
+    used = project.finish("worker", "used", "--burst", *way)
+
+    assert refused.returncode == 2, refused.stderr
+    assert "memory:// lives inside the process that uses it, so no job" in refused.stderr
+    assert "sqlite:///jobs.db" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert (used.returncode, used.stdout) == (0, "added\n"), used.stderr
+
+
 MAIL = "from jobs import app\n@app.task(name='mail.send')\ndef send(to: str) -> str: return to\n"
 
 

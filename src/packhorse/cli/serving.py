@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
+from packhorse.app import Packhorse
 from packhorse.cli.discovery import FoundApp, found_app
 from packhorse.cli.options import capped
 from packhorse.cli.output import did_you_mean, note
@@ -19,6 +20,7 @@ from packhorse.client.run_options import RunOptions, run_options
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import span_text
 from packhorse.core.sizes import THE_STORE
+from packhorse.errors import ConfigError
 from packhorse.events import WorkerStarted
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.posix import STOP_SIGNALS
@@ -83,6 +85,8 @@ def _run(found: FoundApp, flags: Mapping[str, Any], link: SupervisorLink | None)
             found.name,
         )
     schema = app.store.migrate()
+    if app.store.label.startswith(_MEMORY):
+        _refuse_empty(app)
     if shows_banner(flags):
         app.on(WorkerStarted)(lambda event: _print_banner(event, found, schema, options))
     logs.attach(app.bus)
@@ -100,6 +104,17 @@ def _run(found: FoundApp, flags: Mapping[str, Any], link: SupervisorLink | None)
     if report.problem:
         _LOG.error("the worker left by itself: %s", report.problem)
     return exit_after_signals(report.exit_code, signals)
+
+
+def _refuse_empty(app: Packhorse) -> None:
+    """Refuse a store in memory where only other processes could submit, which cannot reach it."""
+    schedules = app._declared_schedules()  # noqa: SLF001 - of our own package
+    counts = app.store.run(app.store.inspection.counts())
+    if not (schedules or app.lifespans or counts):
+        raise ConfigError(
+            "memory:// lives inside the process that uses it, so no job of another process would "
+            "ever reach this worker; give the app a URL such as sqlite:///jobs.db"
+        )
 
 
 def unknown_queues(
