@@ -16,7 +16,8 @@ from packhorse.cli.exits import ExitCode
 from packhorse.cli.options import capped, queue_names
 from packhorse.cli.serving import exit_after_signals
 from packhorse.cli.worker import worker_command
-from tests.cli.project import PATIENCE_S, Project, heard
+from packhorse.stores.requests import Renewal
+from tests.cli.project import JOBS, PATIENCE_S, Project, heard
 
 Processes = list[subprocess.Popen[str]]
 
@@ -333,6 +334,28 @@ def test_an_app_without_tasks_is_pointed_out(project: Project) -> None:
     assert result.returncode == 0
     assert "bare:app declares no tasks" in result.stderr
     assert "include=['shop.mail']), or --include shop.mail" in result.stderr
+
+
+def test_a_burst_says_that_it_passed_over_jobs_of_unknown_tasks(
+    project: Project, app: Packhorse
+) -> None:
+    project.write("other.py", JOBS.replace("def greet", "def welcome"))
+    job_id = project.finish("enqueue", "welcome", "ada", "--app", "other").stdout.strip()
+
+    passed_over = project.finish("worker", "jobs:app", "--burst")
+    renewal = Renewal("w-1", 60_000_000, queues=("default",), tasks=("add",))
+    app.store.run(app.store.leases.renew(renewal))
+    app.store.run(app.store.upkeep.park(after_us=10**9, limit=9))  # if the worker did not
+    assert app.explain(job_id).codes == ("parked",)
+    set_aside = project.finish("worker", "jobs:app", "--burst")
+    served = project.finish("worker", "other:app", "--burst")
+
+    told = "nothing left to do, save jobs of tasks that this app does not have; see them with "
+    told += "'packhorse jobs list --status queued'"
+    assert told in passed_over.stderr
+    assert told in set_aside.stderr
+    assert "(nothing left to do)" in served.stderr
+    assert "save jobs" not in served.stderr
 
 
 @pytest.mark.parametrize("way", [(), ("--in-process",)])

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
+from packhorse.core.job import JobStatus
 from packhorse.core.process import fewer_collections, prompt_switches
 from packhorse.errors import StoreError
 from packhorse.events import WorkerStopped, WorkerStopping
@@ -35,6 +36,7 @@ from packhorse.runtime.worker.runtime import end
 from packhorse.runtime.worker.shutdown import CTRL_C, Phase, what_ctrl_c_does
 from packhorse.runtime.worker.tallies import WorkerReport
 from packhorse.runtime.worker.worker_runtime import WorkerRuntime
+from packhorse.stores.requests import JobFilter
 
 _LOG: Final = logging.getLogger(__name__)
 #: How long the last settlements may take to be accepted once everything else has ended.
@@ -43,6 +45,12 @@ _LAST_WRITES_S: Final = 5.0
 _PARTING_WRITES_S: Final = 0.5
 #: How long a claim under way may still take when shutdown begins.
 _CLAIM_LANDS_S: Final = 5.0
+#: Waiting jobs that a burst looks at when it leaves.
+_LOOKED_AT: Final = 100
+_PASSED_OVER: Final = (
+    ", save jobs of tasks that this app does not have; see them with 'packhorse jobs list "
+    "--status queued'"
+)
 
 
 class Worker:
@@ -161,9 +169,24 @@ class Worker:
             async with asyncio.timeout(_CLAIM_LANDS_S):
                 # Let a claim under way land, or its jobs would be held for nothing.
                 await _first(asyncio.shield(fetching), shutdown.reached(Phase.HURRYING))
-        shutdown.advance(Phase.DRAINING, "nothing left to do")
+        shutdown.advance(Phase.DRAINING, "nothing left to do" + await self._passed_over(runtime))
         await end([fetching])
         runtime.slots.give_back()
+
+    async def _passed_over(self, runtime: WorkerRuntime) -> str:
+        """Say so if a burst leaves jobs behind because it does not know their tasks."""
+        options, env = self._options, runtime.env
+        if not options.burst or runtime.shutdown.begun:
+            return ""
+        waiting = JobFilter(statuses=(JobStatus.QUEUED,))
+        with contextlib.suppress(Exception):  # this is no more than a hint
+            async with asyncio.timeout(_CLAIM_LANDS_S):
+                search = env.store.inspection.search(waiting, limit=_LOOKED_AT, most=_LOOKED_AT)
+                jobs = (await env.store.arun(search)).jobs
+            served = [each for each in jobs if each.queue in options.queues]
+            if {each.task for each in served} - set(env.registry.names):
+                return _PASSED_OVER
+        return ""
 
     async def _take_down(self, runtime: WorkerRuntime) -> None:
         """Let running jobs finish, stop those that do not, and write their settlements."""
