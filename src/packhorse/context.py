@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
@@ -46,6 +46,7 @@ from packhorse.core.clock import SECOND_US, new_trace_id, optional_datetime
 from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, checked_progress, options_of
 from packhorse.core.job_logs import RunningJob
+from packhorse.core.outcome import Outcome
 from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
 from packhorse.steps import StepRunner, StepVerbs
@@ -54,6 +55,9 @@ from packhorse.transaction import JobTransaction
 
 if TYPE_CHECKING:
     import asyncio
+
+#: What a middleware awaits besides its context; it returns how the attempt ended.
+Proceed = Callable[[], Awaitable[Outcome]]
 
 _NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 _LOGGER: Final = "packhorse.job"

@@ -28,6 +28,8 @@ from packhorse import (
     chain,
     gather,
 )
+from packhorse.context import Proceed
+from packhorse.core.outcome import Failed, Succeeded
 from packhorse.protocol import TaskExecutionResult
 from packhorse.workflows.shapes import Arrangement
 
@@ -37,6 +39,15 @@ app = Packhorse("memory://")
 @app.task
 async def send_email(to: str, subject: str = "") -> dict[str, str]:
     return {to: subject}
+
+
+@app.middleware
+async def watch(ctx: Context, proceed: Proceed) -> None:
+    outcome = await proceed()
+    if isinstance(outcome, Failed):
+        assert_type(outcome.exception, BaseException | None)
+    elif isinstance(outcome, Succeeded):
+        assert_type(outcome.result, str)
 
 
 @app.task(queue="mail", timeout="60s", retry=RetryPolicy(max_retries=3), aliases=["old"])

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from packhorse.context import Context
+from packhorse.context import Context, Proceed
 from packhorse.core.outcome import Outcome
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.errors import ConfigError
@@ -52,7 +52,6 @@ async def _enter(lifespan: Lifespan, app: object, stack: contextlib.AsyncExitSta
     )
 
 
-Proceed = Callable[[], Awaitable[Outcome]]
 Middleware = Callable[[Context, Proceed], Awaitable[object]]
 #: Called with each middleware or instrument that failed, the attempt, and the error.
 Complaint = Callable[[Callable[..., object], Attempt, BaseException], None]
