@@ -33,7 +33,7 @@ def test_the_handle_of_the_loser_is_one_on_the_holder(orders: Orders) -> None:
     assert loser.deduplicated is None
     assert loser.status() is JobStatus.QUEUED
     assert loser.deduplicated is True
-    assert loser.info().id == holder.id
+    assert loser.id != loser.info().id == holder.id
     assert loser.explain().job_id == holder.id
     assert orders.run() == ["a"]
     assert loser.result(timeout=10) == "A"
