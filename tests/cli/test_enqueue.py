@@ -193,3 +193,19 @@ def test_a_large_payload_is_warned_of_once(project: Project) -> None:
     assert result.returncode == 0
     assert result.stderr.count("a payload of task greet is 70011 bytes") == 1
     assert "UserWarning" not in result.stderr
+
+
+def test_a_store_that_other_commands_look_at_is_told_of(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "PACKHORSE_URL names another store than jobs:app uses; commands without --app look there"
+    silent = project.run("enqueue", "add", "1")
+    monkeypatch.setenv("PACKHORSE_URL", "sqlite:///other.db")
+    different = project.run("enqueue", "add", "1")
+    named = project.run("enqueue", "add", "1", "--url", "sqlite:///jobs.db")
+    worker = project.finish("worker", "jobs:app", "--burst", "--log-format", "console")
+    monkeypatch.setenv("PACKHORSE_URL", "sqlite:///jobs.db")
+    same = project.run("enqueue", "add", "1")
+
+    assert different.stderr.count(told) == worker.stderr.count(told) == 1
+    assert not any(told in each.stderr for each in (silent, named, same))

@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -32,6 +32,7 @@ from packhorse.cli.output import did_you_mean, note
 from packhorse.client.sealed_store import plain_store
 from packhorse.errors import ConfigError
 from packhorse.stores.protocol import Store
+from packhorse.stores.urls import chosen_url
 
 APP_VARIABLE: Final = "PACKHORSE_APP"
 
@@ -251,7 +252,19 @@ def found_app(
         found.app.use_store(url)
     if not quiet:
         note(f"Using {found}")
+        if url is None:
+            _tell_of_another_store(found)
     return found
+
+
+def _tell_of_another_store(found: FoundApp) -> None:
+    named = [name for name in _URL_VARIABLES if name in os.environ]
+    with suppress(ConfigError):  # of a variable that the app does not need
+        if named and found.app.url not in (None, chosen_url(None, found.app.folder)):
+            note(
+                f"{named[0]} names another store than {found.name} uses; commands without --app "
+                "look there"
+            )
 
 
 def existing_store(store: Store) -> None:
