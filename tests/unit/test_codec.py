@@ -261,6 +261,24 @@ def test_a_model_that_refuses_its_data_names_the_field_and_shows_no_value() -> N
     assert "the secret" not in str(raised.value)
 
 
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    text: str = ""
+
+
+class StrictModel(BaseModel, extra="forbid"):
+    text: str = ""
+
+
+@pytest.mark.parametrize("kind", [Strict, StrictModel])
+def test_a_type_may_refuse_fields_that_it_does_not_have(kind: type) -> None:
+    def post(letter): ...  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+
+    post.__annotations__["letter"] = kind
+
+    with pytest.raises(PayloadError, match="texxt"):
+        signature(post).encode(({"texxt": "a"},), {})
+
+
 def test_positional_only_parameters_are_carried_by_name_and_passed_by_position() -> None:
     def divide(a: int, b: int = 2, /, *, exact: bool = False) -> tuple[int, int, bool]:
         return (a, b, exact)
