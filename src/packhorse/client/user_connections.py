@@ -246,7 +246,7 @@ class _SqlAlchemy(_Direct):
 
     def refuse(self) -> None:
         if self._given is None or self._given.closed or not self._given.in_transaction():
-            raise _refused(self._given, _BEGIN)
+            raise _refused(self._given, f"{_BEGIN}: connection.begin()")
 
     def key(self) -> object:
         pooled = self._connection().connection
@@ -294,8 +294,8 @@ class _Session(_SqlAlchemy):
         return str(self._given.get_bind().dialect.name)
 
     def refuse(self) -> None:
-        if not self._given.in_transaction():
-            raise _refused(self._given, _BEGIN)
+        if not self._given.in_transaction():  # as one that was not used yet
+            raise _refused(self._given, f"{_BEGIN}: session.begin()")
         if not self._given.is_active:
             raise _refused(self._given, _FAILED)
 
