@@ -29,7 +29,7 @@ from packhorse.core.clock import SystemChance, new_id
 from packhorse.core.policies.history import RANGES
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.events import EventBus
-from packhorse.runtime.services.history import HistoryKeeper
+from packhorse.runtime.services.history_keeper import HistoryKeeper
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.worker.tallies import Tallies
 from packhorse.stores import open_store

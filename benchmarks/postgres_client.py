@@ -26,13 +26,13 @@ from psycopg.types.string import StrBinaryDumper
 
 from packhorse.core.clock import new_id
 from packhorse.core.job import IdempotencyRule, NewJob
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Succeeded
 from packhorse.stores.plan import Plan
+from packhorse.stores.postgres.rendering import Texts
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Lock, Once, Send, Together
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.requests import ClaimRequest, Renewal
 from packhorse.stores.sql.statements import Change, Now, Rows
 from tests.servers.postgres import PostgresServer
@@ -189,7 +189,7 @@ class _Ways:
         for _ in range(count // _BATCH):
             claimed = await run(jobs.claim(request))
             assert len(claimed.jobs) == _BATCH, len(claimed.jobs)
-            ends = [settle(job, Succeeded("1"), Limits(), roll=0.5) for job in claimed.jobs]
+            ends = [settle(job, Succeeded("1"), JobRules(), roll=0.5) for job in claimed.jobs]
             await run(jobs.settle(ends))
 
     def fill(self, count: int) -> None:

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from packhorse.web.views import PAGES
+from packhorse.web.page_table import PAGES
 from scripts.browser_shop import APP, begun, filled, process, served
 from scripts.debian import libraries, unpack
 from scripts.pytest_runs import ROOT

@@ -22,7 +22,7 @@ from packhorse import Packhorse, RetryPolicy, gather
 from packhorse.client.operations import OperationAction, Operations
 from packhorse.core.clock import SystemChance, SystemClock, to_datetime
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
-from packhorse.runtime.services.history import HistoryKeeper
+from packhorse.runtime.services.history_keeper import HistoryKeeper
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.requests import JobFilter
 from packhorse.testing import TestApp, use

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from packhorse.client.tenant import TenantView
     from packhorse.context import Context
     from packhorse.contract import Contract
-    from packhorse.core.info import Explanation, JobInfo
     from packhorse.core.job import AttemptError, DeadReason, JobStatus, Priority, Progress
+    from packhorse.core.job_info import Explanation, JobInfo
     from packhorse.core.policies.retry import RetryPolicy
     from packhorse.core.steps import StepInfo
     from packhorse.errors import (

@@ -11,8 +11,7 @@ import msgspec
 
 from packhorse.batches.changes import single_job
 from packhorse.client.alerts import AlertVerbs
-from packhorse.client.connecting import connected
-from packhorse.client.connection import Connection
+from packhorse.client.assembly import connected
 from packhorse.client.declarations import queue_declaration
 from packhorse.client.registry import DEFAULT_QUEUE, Registry
 from packhorse.client.run_options import (
@@ -22,6 +21,7 @@ from packhorse.client.run_options import (
     run_options,
     worker_version,
 )
+from packhorse.client.store_access import Connection
 from packhorse.client.submission import PreparedJobs, Submission
 from packhorse.client.tenant import JobVerbs, TenantView
 from packhorse.client.topics import TopicVerbs
@@ -30,10 +30,10 @@ from packhorse.core.batches import BATCH_QUEUE
 from packhorse.core.clock import Chance, Clock, SystemChance, SystemClock
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import NewJob
 from packhorse.core.options import QueueOptions
 from packhorse.core.policies.autoscale import ScaleRule
-from packhorse.core.process import in_event_loop
 from packhorse.core.redaction import Redact
 from packhorse.core.sizes import Size
 from packhorse.core.text import counted

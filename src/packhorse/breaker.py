@@ -19,8 +19,9 @@ from typing import Any, Final, Self, TypeVar, cast
 import msgspec
 
 from packhorse.core.clock import SECOND_US, optional_datetime, to_datetime
-from packhorse.core.driving import adrive, drive
 from packhorse.core.durations import Duration, positive_microseconds
+from packhorse.core.generators import adrive, drive
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.options import count, name_text
 from packhorse.core.policies.breaker import (
     FAILURES_MAX,
@@ -34,7 +35,6 @@ from packhorse.core.policies.breaker import (
     probe_ended,
 )
 from packhorse.core.policies.records import Put, Record, RecordId, Remove, check_changes
-from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, StoreError, UsageError
 from packhorse.signals import BreakerOpen
 

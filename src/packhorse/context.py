@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from packhorse.artifacts import Artifacts
+from packhorse.attempt_host import AttemptHost, DetachedHost
 from packhorse.breaker import Breaker
 from packhorse.core.approvals import Approval
 from packhorse.core.clock import SECOND_US, new_trace_id, optional_datetime
@@ -47,7 +48,6 @@ from packhorse.core.durations import Duration, microseconds
 from packhorse.core.job import Job, checked_progress, options_of
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Outcome
-from packhorse.hosts import AttemptHost, DetachedHost
 from packhorse.signals import Snooze
 from packhorse.steps import StepRunner, StepVerbs
 from packhorse.tools import NO_TOOLS, Tools

@@ -11,7 +11,6 @@ import msgspec
 
 from packhorse import events
 from packhorse.artifacts import Artifact, artifacts_of, result_artifact, with_artifacts
-from packhorse.client.connection import Connection
 from packhorse.client.replies import (
     cancelled,
     consent_of,
@@ -20,13 +19,16 @@ from packhorse.client.replies import (
     signal_text,
     signalled,
 )
+from packhorse.client.store_access import Connection
 from packhorse.client.transactions import Written
 from packhorse.client.waiting import wait_for_end
 from packhorse.core.approvals import APPROVED, DECLINED, answer_of
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.info import (
+from packhorse.core.generators import awaited, blocking
+from packhorse.core.interpreter import in_event_loop
+from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
+from packhorse.core.job_info import (
     Explanation,
     JobInfo,
     execution_results,
@@ -36,12 +38,10 @@ from packhorse.core.info import (
     waits_in_step,
     wire_task,
 )
-from packhorse.core.job import TERMINAL, AttemptRecord, JobRecord, JobStatus, Progress
 from packhorse.core.job_logs import LogLine, log_lines_of
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.explain import JobFacts
-from packhorse.core.process import in_event_loop
 from packhorse.core.responses import response_of
 from packhorse.core.sealing import require_open
 from packhorse.errors import JobCancelled, JobConflict, JobDead, JobNotFound, StoreError, UsageError

@@ -25,12 +25,12 @@ from packhorse.client.history import History, read_history
 from packhorse.client.scaling import ScaleSignal, scale_signals, stored_scales
 from packhorse.client.workers import WorkerInfo, uptime_ms, worker_info
 from packhorse.core.clock import SECOND_US, Clock, SystemClock
-from packhorse.core.driving import adrive, awaited, blocking, drive
-from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info, shown
+from packhorse.core.generators import adrive, awaited, blocking, drive
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import PAGE_MAX, WAITING, JobStatus, Priority
+from packhorse.core.job_info import JobInfo, execution_results, has_attachments, job_info, shown
 from packhorse.core.options import name_text
 from packhorse.core.policies.autoscale import ScaleRule
-from packhorse.core.process import in_event_loop
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError, JobNotFound
 from packhorse.protocol import UNSET, QueueStats, TaskExecutionResult, UnsetType, WorkerStats

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, cast
 
-from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.client.store_access import Connection
 from packhorse.client.submission import Submission
 from packhorse.errors import ConfigError, UsageError
 from packhorse.task import Task, TaskDecorator

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from packhorse.core.process import in_event_loop
+from packhorse.attempt_host import AttemptHost, HostTransaction
+from packhorse.core.interpreter import in_event_loop
 from packhorse.errors import UsageError
-from packhorse.hosts import AttemptHost, HostTransaction
 
 
 class JobTransaction:

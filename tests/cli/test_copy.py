@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse import Packhorse, StoreCopied
-from packhorse.cli.copier import Side
 from packhorse.cli.exits import ExitCode
+from packhorse.cli.store_copy import Side
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.job import UniqueRule
 from packhorse.core.policies.attachments import Attaching
@@ -143,7 +143,7 @@ def test_a_copy_says_how_many_finished_jobs_it_left(
 def test_a_source_that_never_ends_is_given_up(
     folder: Path, stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.cli.copier.PAGES_MAX", 3)
+    monkeypatch.setattr("packhorse.cli.store_copy.PAGES_MAX", 3)
 
     result = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes", "--batch", "4")
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from packhorse import JobStatus, Packhorse
-from packhorse.cli.checks import Finding, Severity, findings
+from packhorse.cli.doctor_checks import Finding, Severity, findings
+from packhorse.cli.doctor_survey import OutboxLook, Survey
 from packhorse.cli.exits import ExitCode
-from packhorse.cli.survey import OutboxLook, Survey
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.core.clock import to_datetime
-from packhorse.core.policies.timing import Timing
+from packhorse.core.policies.schedule_times import Timing
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import WorkerStats
 from packhorse.stores.requests import QueueSettings

@@ -17,7 +17,7 @@ from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.core.policies.attachments import Attaching
 from packhorse.errors import ArtifactError, JobDead, StepRefused
 from packhorse.protocol import AnswerStatus, WorkerResponse
-from packhorse.runtime.services.artifacts import ArtifactSweeper
+from packhorse.runtime.services.artifact_sweeper import ArtifactSweeper
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import JobFilter

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from packhorse import Packhorse, QueueFull, StoreUnavailable
-from packhorse.client.connection import DOUBTED_AFTER_S
+from packhorse.client.store_access import DOUBTED_AFTER_S
 from packhorse.core.clock import SystemClock
 from packhorse.events import LeaseRegained
 from packhorse.stores import open_store

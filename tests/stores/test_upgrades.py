@@ -33,7 +33,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.protocol import Store
 from packhorse.stores.redis.layout import CODE, KEYS
 from packhorse.stores.requests import ClaimRequest, JobFilter, QueueSettings, Renewal
-from packhorse.stores.sql.rows import PASSES
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 from packhorse.stores.sqlite import migrate as sqlite_migrate
 from packhorse.stores.sqlite import runner as runners
 from packhorse.stores.sqlite.runner import PlanRunner
@@ -65,7 +65,7 @@ _ROUNDS_MAX: Final = 10
 def _unload_jobs(_: PlanRunner, connection: sqlite3.Connection, __: list[str]) -> None:
     """Unload the intake as a release of version 2 does, without the table of requests."""
     (last,) = connection.execute(sql("intake_last")).fetchone()
-    connection.execute(sql("intake_unload"), (last, PASSES, last))
+    connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
     connection.execute(sql("intake_empty"))
 
 

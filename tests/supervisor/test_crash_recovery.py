@@ -12,7 +12,7 @@ import pytest
 from packhorse import DeadReason, JobStatus
 from packhorse.core.clock import SECOND_US, SystemChance, SystemClock
 from packhorse.core.job import AttemptError, Job, JobOptions, JobRecord, NewJob, RetryRule
-from packhorse.core.lifecycle import Limits, rescue, settle
+from packhorse.core.lifecycle import JobRules, rescue, settle
 from packhorse.core.outcome import Crashed
 from packhorse.core.policies.history import PART_KIND, decode_part
 from packhorse.core.settlement import SettlementKind, Verdict
@@ -261,7 +261,7 @@ def test_a_job_whose_own_process_died_waits_longer_each_time_until_it_is_given_u
     job = msgspec.structs.replace(Scene(1).jobs[0], crashes=lone, lone_crashes=lone)
     crashed = Crashed(AttemptError("WorkerLost", "its process died", "WORKER_LOST"))
 
-    settled = settle(job, crashed, Limits(max_crashes=max_crashes), roll=0.5)
+    settled = settle(job, crashed, JobRules(max_crashes=max_crashes), roll=0.5)
 
     assert (settled.crashes, settled.lone_crashes, settled.failures) == (1, 1, 0)
     assert (settled.dead_reason is DeadReason.WORKER_CRASHED) is dead

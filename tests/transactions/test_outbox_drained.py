@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from packhorse.cli.checks import Severity, findings
-from packhorse.cli.survey import take_survey
+from packhorse.cli.doctor_checks import Severity, findings
+from packhorse.cli.doctor_survey import take_survey
 from packhorse.core.clock import SystemClock
 from tests.transactions.outbox_support import Outboxed
 

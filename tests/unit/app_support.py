@@ -9,14 +9,14 @@ from typing import Final
 from packhorse import Packhorse
 from packhorse.core.clock import Clock
 from packhorse.core.job import AttemptError, Job, Progress, RetryRule
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Failed, Outcome, Succeeded
 from packhorse.core.settlement import Verdict
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, ProgressNote, Renewal
 
-NO_RETRY: Final = Limits(retry=RetryRule(max_retries=0))
+NO_RETRY: Final = JobRules(retry=RetryRule(max_retries=0))
 
 
 #: The stores a behaviour is shown on, for `app_on`.
@@ -67,17 +67,17 @@ class HandWorker:
         )
         return self.store.run(self.store.jobs.claim(request)).jobs
 
-    def settle(self, job: Job, outcome: Outcome, limits: Limits | None = None) -> None:
-        settlement = settle(job, outcome, limits or Limits(), roll=0.5)
+    def settle(self, job: Job, outcome: Outcome, limits: JobRules | None = None) -> None:
+        settlement = settle(job, outcome, limits or JobRules(), roll=0.5)
         (verdict,) = self.store.run(self.store.jobs.settle([settlement]))
         assert verdict in (Verdict.APPLIED, Verdict.CANCELLED)
 
-    def complete(self, result: str = "null", limits: Limits | None = None) -> Job:
+    def complete(self, result: str = "null", limits: JobRules | None = None) -> Job:
         job = self.claim()
         self.settle(job, Succeeded(result), limits)
         return job
 
-    def fail(self, limits: Limits | None = None) -> Job:
+    def fail(self, limits: JobRules | None = None) -> Job:
         job = self.claim()
         error = AttemptError(type="ValueError", message="no good", code="EXCEPTION")
         self.settle(job, Failed(error, kinds=("builtins.ValueError", "builtins.Exception")), limits)

@@ -15,7 +15,7 @@ from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
 from packhorse.errors import StoreUnavailable
 from packhorse.events import Event
 from packhorse.runtime.consumer import Consumer, FetchedJob
-from packhorse.runtime.worker.runtime import Runtime
+from packhorse.runtime.worker.base_runtime import Runtime
 from packhorse.stores import open_store
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store

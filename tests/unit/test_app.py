@@ -27,8 +27,8 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
-from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.client.store_access import Connection
 from packhorse.core.clock import SystemClock
 from packhorse.events import EventBus, QueueConflict
 from packhorse.insights import Insights

@@ -17,7 +17,7 @@ from packhorse.artifacts.folder import FolderPlace
 from packhorse.artifacts.s3 import BucketPlace
 from packhorse.core.clock import SystemChance, SystemClock
 from packhorse.errors import ArtifactError, ConfigError, UsageError
-from packhorse.runtime.services.artifacts import ArtifactSweeper
+from packhorse.runtime.services.artifact_sweeper import ArtifactSweeper
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.testing import make_context, use
 from tests.servers.s3 import (

@@ -16,7 +16,7 @@ from packhorse.core.batches import (
     cancelled_batch,
     folded_batch,
 )
-from packhorse.core.driving import drive
+from packhorse.core.generators import drive
 from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.policies.journal import JournalLine
 from packhorse.runtime.services.batch_folding import BatchFolding

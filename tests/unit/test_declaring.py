@@ -32,7 +32,7 @@ def settings_of(app: Packhorse, queue: str) -> QueueSettings:
     return next(state.settings for state in states if state.settings.name == queue)
 
 
-def limits_of(app: Packhorse) -> tuple[TaskSettings, ...]:
+def rules_of(app: Packhorse) -> tuple[TaskSettings, ...]:
     return app.store.run(app.store.queues.tasks())
 
 
@@ -107,7 +107,7 @@ def test_a_rate_is_taken_as_people_write_it_wherever_one_can_be_given(
 
     for settings in (settings_of(app, "mail"), settings_of(app, "sms")):
         assert (settings.rate, settings.tenant_rate) == (rule, rule)
-    assert limits_of(app) == (TaskSettings("call_api", rate=rule),)
+    assert rules_of(app) == (TaskSettings("call_api", rate=rule),)
 
 
 @pytest.mark.req("S0-36")
@@ -212,7 +212,7 @@ def test_the_limits_of_a_task_reach_the_store_before_its_first_job(app: Packhors
     app.tasks["free"].enqueue()
 
     rate = RateRule(10, 1_000_000)
-    assert limits_of(app) == (TaskSettings("call", 2, rate), TaskSettings("call_api", 2, rate))
+    assert rules_of(app) == (TaskSettings("call", 2, rate), TaskSettings("call_api", 2, rate))
 
 
 def test_a_task_declared_later_is_told_too(app: Packhorse) -> None:
@@ -222,7 +222,7 @@ def test_a_task_declared_later_is_told_too(app: Packhorse) -> None:
 
     asyncio.run(app.tasks["free"].aenqueue())
 
-    assert limits_of(app) == (TaskSettings("late", 1),)
+    assert rules_of(app) == (TaskSettings("late", 1),)
 
 
 def test_a_worker_takes_back_a_limit_that_is_no_longer_declared(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_a_worker_takes_back_a_limit_that_is_no_longer_declared(tmp_path: Path) 
     after.on("task.conflict")(heard.append)
 
     after.tasks["work"].enqueue()
-    assert limits_of(after) == (TaskSettings("work", 1),)
+    assert rules_of(after) == (TaskSettings("work", 1),)
     after.run(burst=True)
 
-    assert limits_of(after) == ()
+    assert rules_of(after) == ()
     assert [(event.task, event.before, event.now) for event in heard] == [
         ("work", '{"concurrency":1}', '{"concurrency":null}')
     ]

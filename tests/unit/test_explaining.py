@@ -12,7 +12,7 @@ import pytest
 
 from packhorse import Explanation, FunctionTask, JobHandle, JobNotFound, Packhorse
 from packhorse.core.clock import to_datetime
-from packhorse.core.info import Reason
+from packhorse.core.job_info import Reason
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.unit.app_support import NO_RETRY, STORES, HandWorker, app_on
 

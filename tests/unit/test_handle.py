@@ -27,7 +27,7 @@ from packhorse import (
     RetryPolicy,
     UsageError,
 )
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.outcome import Snoozed, Succeeded
 from packhorse.core.policies.retention import Retention
 from packhorse.protocol import TaskStatus, to_wire
@@ -199,7 +199,7 @@ def test_a_result_whose_lifetime_has_passed_says_so(
 ) -> None:
     job = pay.enqueue(1)
     worker.complete(
-        RECEIPT, Limits(retention=Retention(finished_us=None), result_keep_us=60_000_000)
+        RECEIPT, JobRules(retention=Retention(finished_us=None), result_keep_us=60_000_000)
     )
     clock.advance(59)
     assert job.result().number == 7

@@ -14,7 +14,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import TERMINAL, AttemptError, DeadReason, Job, JobStatus, RetryRule
 from packhorse.core.lifecycle import (
     CancelAnswer,
-    Limits,
+    JobRules,
     cancel,
     hold_until_us,
     next_fence,
@@ -57,7 +57,7 @@ outcomes = st.one_of(
     st.builds(GivenUp, st.sampled_from(DeadReason), st.just(BROKEN)),
 )
 limits = st.builds(
-    Limits,
+    JobRules,
     retry=st.builds(
         RetryRule, max_retries=st.integers(0, 5), retry_timeouts=st.booleans(), jitter=st.booleans()
     ),
@@ -99,7 +99,7 @@ def running(**changes: Any) -> Job:
 
 
 def settled(outcome: Outcome, *, job: Job | None = None, **given_limits: Any) -> Settlement:
-    return settle(job or running(), outcome, Limits(**given_limits), roll=0.5)
+    return settle(job or running(), outcome, JobRules(**given_limits), roll=0.5)
 
 
 # ----------------------------------------------------------------------------- submit and claim
@@ -139,7 +139,7 @@ def test_a_job_may_be_held_half_a_minute_longer_than_its_timeout() -> None:
 
 @given(outcomes, limits, rolls, st.integers(0, 6), st.integers(0, 4))
 def test_every_outcome_is_settled_for_the_job_and_fence_it_came_from(
-    outcome: Outcome, bounds: Limits, roll: float, failures: int, snoozes: int
+    outcome: Outcome, bounds: JobRules, roll: float, failures: int, snoozes: int
 ) -> None:
     job = running(failures=failures, snoozes=snoozes)
 
@@ -156,7 +156,7 @@ def test_every_outcome_is_settled_for_the_job_and_fence_it_came_from(
 
 @given(outcomes, limits, rolls)
 def test_every_settlement_carries_the_lifetimes_since_a_cancel_flag_may_end_any(
-    outcome: Outcome, bounds: Limits, roll: float
+    outcome: Outcome, bounds: JobRules, roll: float
 ) -> None:
     settlement = settle(running(), outcome, bounds, roll=roll)
 
@@ -202,7 +202,7 @@ def test_a_job_fails_max_retries_times_before_it_is_dead(max_retries: int) -> No
 def test_where_no_crash_may_be_a_handler_starts_no_more_than_max_retries_and_one(
     ends: list[Outcome], max_retries: int
 ) -> None:
-    bounds = Limits(retry=RetryRule(max_retries=max_retries), max_crashes=0)
+    bounds = JobRules(retry=RetryRule(max_retries=max_retries), max_crashes=0)
     starts, failures, dead = 0, 0, False
 
     for end in ends:
@@ -342,7 +342,7 @@ def test_what_is_given_up_is_dead_for_the_reason_given(reason: DeadReason) -> No
 
 def test_something_that_is_no_outcome_is_refused() -> None:
     with pytest.raises(AssertionError):
-        settle(running(), "done", Limits(), roll=0.5)  # type: ignore[arg-type]
+        settle(running(), "done", JobRules(), roll=0.5)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------- cancel and redrive

@@ -7,7 +7,7 @@ import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
-from packhorse.core.lifecycle import Limits, attempt_status, resolve, settle
+from packhorse.core.lifecycle import JobRules, attempt_status, resolve, settle
 from packhorse.core.outcome import Limited
 from packhorse.core.policies.retention import Retention
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
@@ -17,7 +17,7 @@ from tests.unit.test_lifecycle import running
 
 
 def settled() -> Settlement:
-    return settle(running(failures=2), Limited(5 * SECOND_US), Limits(), roll=0.5)
+    return settle(running(failures=2), Limited(5 * SECOND_US), JobRules(), roll=0.5)
 
 
 def test_a_limited_job_is_given_back_in_its_place_and_closes_its_gate() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import DeadReason, JobStatus, Progress
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import ExpiredLease, Parked, ProgressNote, QueueSettings
@@ -350,7 +350,7 @@ def test_pruning_takes_the_first_expired_first_a_result_or_a_whole_record(trial:
     for name, results_us, finished_us in (("a", 30, 40), ("b", 10, 99), ("c", 50, 20)):
         retention = Retention(finished_us=finished_us, results_us=results_us)
         job = trial.take(new_job(name))
-        trial.settle(settlement_of(SettlementKind.COMPLETED, job, Limits(retention=retention)))
+        trial.settle(settlement_of(SettlementKind.COMPLETED, job, JobRules(retention=retention)))
     trial.advance_us(35)
 
     prune = trial.store.upkeep.prune(limit=1)
@@ -370,7 +370,7 @@ def test_pruning_takes_the_first_expired_first_a_result_or_a_whole_record(trial:
 def test_a_result_kept_for_ever_outlives_nothing_but_its_record(trial: Trial) -> None:
     job = trial.take(new_job("job"))
     retention = Retention(finished_us=None, results_us=5)
-    trial.settle(settlement_of(SettlementKind.COMPLETED, job, Limits(retention=retention)))
+    trial.settle(settlement_of(SettlementKind.COMPLETED, job, JobRules(retention=retention)))
     updated_us = trial.now_us()
     trial.advance_us(5)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US, from_datetime
-from packhorse.core.policies.timing import (
+from packhorse.core.policies.schedule_times import (
     CATCH_UP_MAX,
     LATE_US,
     CatchUp,

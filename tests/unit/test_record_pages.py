@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from packhorse.core.driving import drive
+from packhorse.core.generators import drive
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.stores.records import all_records, store_clock
 from tests.unit.memory_trial import memory_trial

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import drive
+from packhorse.core.generators import drive
 from packhorse.core.job import Job
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan, Wake

@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def test_what_a_fork_holds_can_be_collected_in_any_thread(store: SqliteStore) -> None:
     store.run(submitting(store, "job"))
     runners = [store._local._make()]
-    runners[0].hold()  # as in a forked child, where it is never let go
+    runners[0].before_fork()  # as in a forked child, where it is never let go
 
     collecting = threading.Thread(target=runners.clear, daemon=True)
     collecting.start()

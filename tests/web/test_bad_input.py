@@ -15,8 +15,8 @@ import pytest
 
 from packhorse.testing import TestApp
 from packhorse.web.calls import ApiRoute
+from packhorse.web.page_table import PAGES
 from packhorse.web.routes import API_ROUTES, PREFIX
-from packhorse.web.views import PAGES
 from tests.servers.postgres import postgres_url
 from tests.web.support import Got, Web, declare, token
 from tests.web.test_pages import form, page

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from packhorse.web.looks import Look
+from packhorse.web.count_cache import Look
 from tests.web.support import Web
 from tests.web.test_pages import form, page
 
@@ -37,8 +37,8 @@ async def test_all_that_ask_at_once_and_soon_share_one_look() -> None:
 
 
 async def test_what_is_old_is_shown_while_it_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.web.looks._KEPT_S", 0.0)
-    monkeypatch.setattr("packhorse.web.looks._TIMES", 0.0)
+    monkeypatch.setattr("packhorse.web.count_cache._KEPT_S", 0.0)
+    monkeypatch.setattr("packhorse.web.count_cache._TIMES", 0.0)
     look, counting = Look[int](), Counting()
     await look.get(counting.read)
     counting.may.clear()
@@ -46,7 +46,7 @@ async def test_what_is_old_is_shown_while_it_is_renewed(monkeypatch: pytest.Monk
     assert [await look.get(counting.read) for _ in range(3)] == [1, 1, 1]
     await asyncio.sleep(0)
     assert counting.reads == 2  # one is under way, however many ask
-    monkeypatch.setattr("packhorse.web.looks._OLD_S", 0.0)
+    monkeypatch.setattr("packhorse.web.count_cache._OLD_S", 0.0)
     waiting = asyncio.create_task(look.get(counting.read))
     counting.may.set()
     assert await waiting == 2

@@ -17,7 +17,7 @@ from packhorse.core.job import JobStatus
 from packhorse.stores.requests import JobFilter
 from packhorse.stores.sql.rows import Lane
 from packhorse.web import web_app
-from packhorse.web.views import PAGES
+from packhorse.web.page_table import PAGES
 from tests.servers.redis import redis_url
 from tests.web.support import Web, token
 

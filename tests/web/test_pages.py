@@ -16,8 +16,8 @@ from packhorse.core.access import Permission
 from packhorse.stores.requests import JobFilter, Renewal
 from packhorse.testing import TestApp
 from packhorse.web.failures import failure_groups
+from packhorse.web.page_table import PAGES, health_sentence
 from packhorse.web.routes import API_ROUTES
-from packhorse.web.views import PAGES, health_sentence
 from tests.web.support import SECRET, Got, Web, cookie_name, groups, token
 
 SAME = {"sec_fetch_site": "same-origin"}

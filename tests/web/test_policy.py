@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from packhorse.web.page_table import PAGES
 from packhorse.web.routes import API_ROUTES, PREFIX
-from packhorse.web.views import PAGES
 from tests.web.support import Got, Web, token
 from tests.web.test_pages import form, page, path_of, seeded
 from tests.web.test_routes import body, url

@@ -11,7 +11,7 @@ import pytest
 
 from packhorse import Context, JobStatus, Packhorse
 from packhorse.runtime.worker.attempt import Attempt
-from packhorse.runtime.worker.plans import CallPlan
+from packhorse.runtime.worker.handlers import HandlerSpec
 from packhorse.runtime.worker.processes.child import _AppResources, _ProcessHost
 from packhorse.stores.sqlite.transactions import SqliteTransactions
 from tests.worker.support import Yard
@@ -46,7 +46,7 @@ def test_a_transaction_is_begun_for_as_long_as_the_lease_of_its_worker(
 async def test_a_handler_in_a_process_hears_whether_what_it_keeps_was_kept() -> None:
     yard = Yard()
     yard.submit("work")
-    attempt = Attempt(yard.claim_by_hand("ann", "work"), cast("CallPlan", None), 0)
+    attempt = Attempt(yard.claim_by_hand("ann", "work"), cast("HandlerSpec", None), 0)
     none = cast("Any", None)
     host = _ProcessHost(none, attempt, _AppResources(SimpleNamespace(store=yard.store)))
 

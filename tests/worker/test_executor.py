@@ -30,7 +30,7 @@ from packhorse.core.text import STACK_LENGTH_MAX
 from packhorse.protocol import TaskError
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.executor import Executor
-from packhorse.runtime.worker.plans import PlanBook, limits_of
+from packhorse.runtime.worker.handlers import HandlerBook, rules_of
 from packhorse.signals import JobSignal, Reject, Retry, Snooze
 
 
@@ -41,7 +41,7 @@ def attempt_of(function: Callable[..., Any], payload: str = "{}") -> Attempt:
         *("job-1", "work", "default", 7, payload, 2, "acme", 0, 0, 0, 0, 0),
         *(None, None, "trace", None, None, 0),
     )
-    attempt = Attempt(job, PlanBook(registry, {}, 1_000_000).find(job), 0, 0)
+    attempt = Attempt(job, HandlerBook(registry, {}, 1_000_000).find(job), 0, 0)
     attempt.stage = Stage.RUNNING
     return attempt
 
@@ -353,7 +353,7 @@ async def test_a_job_of_a_task_not_asked_for_fails_and_may_be_retried() -> None:
     async def other() -> None: ...
 
     job = attempt_of(other).job
-    attempt = Attempt(job, PlanBook(Registry(), {}, 1).find(job), 0, 0)
+    attempt = Attempt(job, HandlerBook(Registry(), {}, 1).find(job), 0, 0)
 
     outcome = await Executor(lambda _attempt: Context.detached()).execute(attempt)
 
@@ -367,7 +367,7 @@ def test_options_of_another_release_do_not_stop_a_job() -> None:
     attempt = attempt_of(handler)
     odd = msgspec.structs.replace(attempt.job, options='{"retry": "always"}')
 
-    assert limits_of(odd, attempt.plan) == attempt.plan.limits
+    assert rules_of(odd, attempt.handler) == attempt.handler.rules
 
 
 def test_a_store_is_told_the_longest_timeout_so_that_no_hold_ends_too_soon() -> None:
@@ -376,7 +376,7 @@ def test_a_store_is_told_the_longest_timeout_so_that_no_hold_ends_too_soon() -> 
     registry = Registry()
     registry.add(define_task(slow, {"timeout": "1h"}))
 
-    assert PlanBook(registry, {}, 1_000_000).longest_timeout_us == 3_600_000_000
+    assert HandlerBook(registry, {}, 1_000_000).longest_timeout_us == 3_600_000_000
 
 
 @pytest.mark.parametrize("ending", [None, Ending.TIMEOUT])

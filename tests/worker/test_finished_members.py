@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from packhorse import JobConflict, Packhorse, ResultTimeout, RetryPolicy
-from packhorse.cli.copier import Copier, carry_records
+from packhorse.cli.store_copy import Copier, carry_records
 from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.policies.records import Remove
 from packhorse.core.workflows import WorkflowState

@@ -17,7 +17,7 @@ from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import StoreUnavailable
 from packhorse.runtime.services.groups import Fold, Groups
 from packhorse.runtime.services.service import ServiceContext
-from packhorse.runtime.worker import runtime as worker_runtime
+from packhorse.runtime.worker import base_runtime as worker_runtime
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed

@@ -111,9 +111,9 @@ async def test_it_is_told_soon_after_the_claim_that_stood_in_its_way(beats: Beat
     beats.beat()
     beats.heartbeat.must_tell = True
     beats.heartbeat.renew_now()
-    beats.heartbeat.gate.acquire()
+    beats.heartbeat.claim_lock.acquire()
     beats.beat()
-    beats.heartbeat.gate.release()
+    beats.heartbeat.claim_lock.release()
 
     beats.beat(after_s=0.02)
 

@@ -14,12 +14,12 @@ import pytest
 from packhorse import ConfigError, JobStatus, Packhorse, RetryPolicy
 from packhorse.client.history import History, read_history
 from packhorse.core.clock import SystemChance
-from packhorse.core.driving import adrive
+from packhorse.core.generators import adrive
 from packhorse.core.policies.history import PART_KIND, RANGES, TIERS, key_of_span
 from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.errors import StoreUnavailable
 from packhorse.insights import Insights
-from packhorse.runtime.services.history import HistoryKeeper, _queue_totals, keep_lost
+from packhorse.runtime.services.history_keeper import HistoryKeeper, _queue_totals, keep_lost
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Counts

@@ -14,7 +14,7 @@ import pytest
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import JobStatus
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Succeeded
 from packhorse.core.settlement import Verdict
 from packhorse.errors import StoreUnavailable
@@ -115,7 +115,7 @@ def take_over(yard: Yard, worker: str, job_id: str) -> None:
         with yard.store._state.changing(row, yard.store_clock.now_us()):
             row.status, row.worker = JobStatus.QUEUED, None
     job = yard.claim_by_hand("successor", "slow")
-    settlement = settle(job, Succeeded('"of the successor"'), Limits(), roll=0.0)
+    settlement = settle(job, Succeeded('"of the successor"'), JobRules(), roll=0.0)
     assert yard.do(yard.store.jobs.settle([settlement])) == (Verdict.APPLIED,)
 
 
@@ -249,11 +249,11 @@ async def test_while_a_renewal_tells_what_is_held_nothing_is_claimed(yard: Yard)
         await until(lambda: worker._runtime and worker._runtime.heartbeat.lease.trusted)
         runtime = worker._runtime
         assert runtime is not None
-        await until(lambda: runtime.heartbeat.gate.acquire(blocking=False))
+        await until(lambda: runtime.heartbeat.claim_lock.acquire(blocking=False))
         job_id = yard.submit("noop")
         await turns()
         assert yard.status(job_id) is JobStatus.QUEUED
-        runtime.heartbeat.gate.release()
+        runtime.heartbeat.claim_lock.release()
         runtime.fetcher.nudge()
         await until(lambda: yard.status(job_id) is JobStatus.COMPLETED)
 

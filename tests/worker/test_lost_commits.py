@@ -12,7 +12,7 @@ import pytest
 from packhorse.core.job import JobStatus
 from packhorse.errors import StoreUnavailable, TransactionRefused
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.plans import PlanBook
+from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.transactions import _PAUSE_S, _PAUSE_S_MAX, WorkerTransaction
 from packhorse.stores.plan import Plan
 from tests.worker.support import Yard
@@ -72,7 +72,7 @@ class Booking:
     def __init__(self, store: Lossy, yard: Yard, *, lease_lost: bool = False) -> None:
         self.job_id = yard.submit("book")
         job = yard.claim_by_hand("w", "book")
-        plan = PlanBook(yard.registry, {}, 60_000_000).find(job)
+        plan = HandlerBook(yard.registry, {}, 60_000_000).find(job)
         self.attempt = Attempt(job, plan, 0, stage=Stage.RUNNING)
         worker = SimpleNamespace(
             store=store,

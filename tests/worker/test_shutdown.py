@@ -20,7 +20,7 @@ from packhorse.errors import StoreUnavailable
 from packhorse.events import JobReleased
 from packhorse.runtime.worker import EXIT_ABANDONED, EXIT_OK, Worker, WorkerReport
 from packhorse.runtime.worker.attempt import Ending
-from packhorse.runtime.worker.runtime import end
+from packhorse.runtime.worker.base_runtime import end
 from packhorse.runtime.worker.shutdown import Phase, Shutdown
 from tests.worker.support import Counting, Yard, heard, turns, until
 

@@ -23,7 +23,7 @@ from packhorse import (
     StoreUnavailable,
     UsageError,
 )
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Succeeded
 from packhorse.core.policies.attachments import STEP_PREFIX, Attachments
 from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState
@@ -162,7 +162,7 @@ def test_a_step_of_a_job_that_is_over_is_not_kept(packhorse_app: TestApp) -> Non
     @packhorse_app.task
     def overtaken(ctx: Context) -> None:
         store = packhorse_app.store
-        ended = settle(ctx._job, Succeeded("1"), Limits(), roll=0.5)
+        ended = settle(ctx._job, Succeeded("1"), JobRules(), roll=0.5)
         try:
             ctx.step("late", lambda: store.run(store.jobs.settle([ended])) and None)
         except StepRefused as error:

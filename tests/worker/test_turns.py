@@ -88,7 +88,7 @@ async def test_a_claim_for_processes_has_its_turn_though_ordinary_ones_never_end
         await until(lambda: worker._runtime and worker._runtime.heartbeat.lease.trusted)
         runtime = worker._runtime
         assert runtime is not None
-        fetcher, gate, claims = runtime.fetcher, runtime.heartbeat.gate, list[None]()
+        fetcher, gate, claims = runtime.fetcher, runtime.heartbeat.claim_lock, list[None]()
 
         async def claim_at_once() -> float:
             with gate:

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
+from packhorse.core.interpreter import SWITCH_US, YOUNG_OBJECTS, switch_us
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.retry import RetryPolicy
-from packhorse.core.process import SWITCH_US, YOUNG_OBJECTS, switch_us
 from packhorse.events import JobRetried, JobStarted
 from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.memory.store import Faults

@@ -8,7 +8,7 @@ verbs    `ctx.artifacts`, what `job.artifacts()` returns, and results that becam
 
 from __future__ import annotations
 
-from packhorse.artifacts.places import MemoryPlace, Place, PlaceSource, open_place
+from packhorse.artifacts.locations import MemoryPlace, Place, PlaceSource, open_place
 from packhorse.artifacts.verbs import (
     RESULT_ARTIFACT_BYTES_MAX,
     Artifact,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from packhorse.artifacts.places import job_folder, job_of_folder, split_id
+from packhorse.artifacts.locations import job_folder, job_of_folder, split_id
 
 #: Files that are being written.
 _PART: Final = ".part"

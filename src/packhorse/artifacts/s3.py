@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
-from packhorse.artifacts.places import job_folder, job_of_folder, split_id
+from packhorse.artifacts.locations import job_folder, job_of_folder, split_id
 from packhorse.errors import ArtifactError, ConfigError
 
 #: What is kept in memory of an artifact while its size is not known.

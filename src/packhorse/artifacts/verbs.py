@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 import msgspec
 
-from packhorse.artifacts.places import CHUNK_BYTES, Place, PlaceSource
+from packhorse.artifacts.locations import CHUNK_BYTES, Place, PlaceSource
 from packhorse.core.clock import new_id
 from packhorse.core.job import Job
 from packhorse.errors import ArtifactError, ConfigError, StepRefused, UsageError

@@ -19,9 +19,9 @@ from packhorse.client.registry import TaskDefinition
 from packhorse.client.submission import Submission, new_job
 from packhorse.core.batches import BATCH_QUEUE, BATCH_SIZE, BatchDocument
 from packhorse.core.clock import new_id
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import JobOptions, NewJob
 from packhorse.core.options import chosen_options, name_text
-from packhorse.core.process import in_event_loop
 from packhorse.errors import ConfigError, TenantRequired
 from packhorse.steps.cursor import asynchronous
 

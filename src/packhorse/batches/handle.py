@@ -31,13 +31,13 @@ from packhorse.batches.reading import (
     failures_of,
     result_of,
 )
-from packhorse.client.connection import Asks, Connection
 from packhorse.client.registry import TaskDefinition
+from packhorse.client.store_access import Asks, Connection
 from packhorse.client.waiting import next_look
 from packhorse.core.batches import BATCH_KIND, BatchDocument, batch_group, owner_id, read_batch
 from packhorse.core.clock import SECOND_US, new_id
-from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds
+from packhorse.core.generators import awaited, blocking
 from packhorse.core.policies.records import Record
 from packhorse.errors import ConfigError, ResultTimeout
 from packhorse.protocol import BatchProgress

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from packhorse.client.connection import Connection
+from packhorse.client.store_access import Connection
 from packhorse.core.batches import BatchDocument
 from packhorse.errors import PackhorseError, StoreUnavailable
 from packhorse.events.groups import CancelledBatch, CompletedBatch, EndedBatch, FailedBatch

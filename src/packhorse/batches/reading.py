@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from packhorse.batches.changes import stored_batch
-from packhorse.client.connection import Connection
 from packhorse.client.registry import TaskDefinition
+from packhorse.client.store_access import Connection
 from packhorse.client.waiting import next_look
 from packhorse.core.batches import (
     BATCH_KIND,

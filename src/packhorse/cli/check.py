@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from packhorse.app import Packhorse
     from packhorse.client.registry import TaskDefinition
     from packhorse.core.job import Job, NewJob
-    from packhorse.runtime.worker.plans import PlanBook
+    from packhorse.runtime.worker.handlers import HandlerBook
     from packhorse.stores.protocol import Store
 
 #: Jobs read at once: no more are in memory.
@@ -77,8 +77,8 @@ def check(
     submitted with tx= are taken in first, as a worker does; else nothing is changed. Exits with 1
     if there are any.
     """
-    from packhorse.cli.copier import admit_all
     from packhorse.cli.discovery import existing_store, found_app
+    from packhorse.cli.store_copy import admit_all
 
     app = found_app(app_name, url=url).app
     try:
@@ -95,13 +95,13 @@ def check(
 def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit, _Group]]:
     """Count the waiting jobs, and group those that do not fit by what is wrong."""
     from packhorse.core.clock import SECOND_US
-    from packhorse.runtime.worker.plans import PlanBook
+    from packhorse.runtime.worker.handlers import HandlerBook
 
     groups: dict[_Misfit, _Group] = {}
-    plans, looked = PlanBook(app.registry, {}, SECOND_US), 0
+    handlers, looked = HandlerBook(app.registry, {}, SECOND_US), 0
     for new in _waiting(app.store, queues):
         looked += 1
-        found = _misfit(app, plans, new)
+        found = _misfit(app, handlers, new)
         if found is None:
             continue
         if found not in groups and len(groups) >= _GROUPS_MAX:
@@ -115,7 +115,7 @@ def _survey(app: Packhorse, queues: Sequence[str]) -> tuple[int, Mapping[_Misfit
 
 def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
     """Yield every waiting job, also those stashed behind another job of their key."""
-    from packhorse.cli.copier import PAGES_MAX
+    from packhorse.cli.store_copy import PAGES_MAX
     from packhorse.client.sealed_store import SealedStore
     from packhorse.core.job import WAITING, JobStatus
 
@@ -137,17 +137,17 @@ def _waiting(store: Store, queues: Sequence[str]) -> Iterator[NewJob]:
             return
 
 
-def _misfit(app: Packhorse, plans: PlanBook, new: NewJob) -> _Misfit | None:
+def _misfit(app: Packhorse, handlers: HandlerBook, new: NewJob) -> _Misfit | None:
     """Read the arguments of a job as a worker of the app would; tell what is wrong with them."""
     from packhorse.core.versions import OtherVersion
-    from packhorse.runtime.worker import plans as reading
+    from packhorse.runtime.worker import handlers as reading
 
     definition = app.registry.get(new.task)
     version = None if new.options is None else new.options.version
     if definition is None:
         return _Misfit("unknown_task", new.task, version)
     job = _claimed(new)
-    plan = plans.find(job)
+    plan = handlers.find(job)
     try:
         for each in reading.items_of(plan, job):
             reading.read_arguments(plan.item or plan, each)

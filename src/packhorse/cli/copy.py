@@ -14,7 +14,7 @@ from packhorse.core.text import counted
 from packhorse.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from packhorse.cli.copier import Comparison, Copier, CopyTally, Remaining
+    from packhorse.cli.store_copy import Comparison, Copier, CopyTally, Remaining
     from packhorse.stores.protocol import Store
 
 _BATCH: Final = 500
@@ -64,8 +64,8 @@ def copy(
     if target_url is None:
         _lift_mark(source_url, dry_run=dry_run, yes=yes)
         return
-    from packhorse.cli.copier import Copier, admit_all
     from packhorse.cli.discovery import existing_store
+    from packhorse.cli.store_copy import Copier, admit_all
     from packhorse.stores import open_store
 
     source, target = open_store(source_url), open_store(target_url)
@@ -178,7 +178,7 @@ def _tell_left(left: Remaining, verb: str) -> None:
 
 
 def _copy(copier: Copier, expected: int, *, as_json: bool) -> None:
-    from packhorse.cli.copier import admit_all, carry_records
+    from packhorse.cli.store_copy import admit_all, carry_records
     from packhorse.core.clock import SystemClock
     from packhorse.stores.transfer import Copied
 

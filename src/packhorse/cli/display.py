@@ -28,8 +28,8 @@ from packhorse.cli.output import (
 from packhorse.cli.selection import whole_id
 from packhorse.client.documents import document_of, job_document, shown_job
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
-from packhorse.core.info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job import LOOK_MAX, AttemptError, AttemptRecord, JobRecord, Progress
+from packhorse.core.job_info import JobInfo, execution_results, has_attachments, job_info
 from packhorse.core.job_logs import LogLine
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.redaction import Redact, redact_default, redacted, redacted_error, redacted_text

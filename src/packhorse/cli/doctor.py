@@ -25,8 +25,8 @@ def doctor(app: Packhorse, *, as_json: bool) -> None:
     """
     import msgspec
 
-    from packhorse.cli.checks import Severity, findings
-    from packhorse.cli.survey import take_survey
+    from packhorse.cli.doctor_checks import Severity, findings
+    from packhorse.cli.doctor_survey import take_survey
     from packhorse.core.clock import SystemClock
 
     survey = take_survey(app, SystemClock())

@@ -16,8 +16,8 @@ from packhorse.cli.output import age, fitted
 from packhorse.cli.queues import queue_state
 from packhorse.cli.workers import worker_state
 from packhorse.core.clock import SECOND_US, SystemClock, from_datetime
-from packhorse.core.info import JobInfo
 from packhorse.core.job import LOOK_MAX, JobStatus
+from packhorse.core.job_info import JobInfo
 from packhorse.core.text import counted, printable, short_id
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.stores.requests import JobFilter

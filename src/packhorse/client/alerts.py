@@ -28,12 +28,12 @@ from packhorse.alerts import (
     destination_of,
     read_rule,
 )
-from packhorse.client.connection import Asks, Connection
 from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.client.schedules import ScheduleVerbs
+from packhorse.client.store_access import Asks, Connection
 from packhorse.core.clock import optional_datetime, to_datetime
-from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
+from packhorse.core.generators import awaited, blocking
 from packhorse.core.options import name_text
 from packhorse.core.policies.alerts import AlertRule, AlertState, read_state
 from packhorse.core.policies.records import Put, Record, RecordId, Remove

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from packhorse.core.clock import from_datetime
-from packhorse.core.info import JobInfo
 from packhorse.core.job import JobRecord, RateRule
+from packhorse.core.job_info import JobInfo
 from packhorse.core.redaction import Redact, redacted_error, redacted_text
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import to_wire, wire_datetime

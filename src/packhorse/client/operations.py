@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from packhorse.core.clock import SECOND_US, new_id
-from packhorse.core.info import JobInfo
 from packhorse.core.job import LOOK_MAX, TERMINAL, UNFINISHED, JobRecord, JobStatus, RateRule
+from packhorse.core.job_info import JobInfo
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import ConfigError, PackhorseError
 from packhorse.stores.protocol import Store

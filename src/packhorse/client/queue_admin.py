@@ -11,10 +11,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from packhorse.artifacts import Place, PlaceSource, open_place
-from packhorse.client.connection import Asks
 from packhorse.client.declarations import changed_settings
+from packhorse.client.store_access import Asks
 from packhorse.client.submission import warn_of_mistyped_queue
-from packhorse.core.driving import awaited, blocking
+from packhorse.core.generators import awaited, blocking
 from packhorse.core.job_logs import log_level
 from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
 from packhorse.core.sizes import THE_STORE

@@ -16,6 +16,7 @@ from packhorse.client.contracts import BoundContract, bind_contract, contract_li
 from packhorse.context import Context
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.durations import microseconds, positive_microseconds
+from packhorse.core.interpreter import is_interactive
 from packhorse.core.job import RateRule, RetryRule
 from packhorse.core.keys import KeySource, check_source, normal
 from packhorse.core.options import (
@@ -33,7 +34,6 @@ from packhorse.core.options import (
 )
 from packhorse.core.policies.gates import checked_concurrency
 from packhorse.core.policies.uniqueness import check_idempotency
-from packhorse.core.process import is_interactive
 from packhorse.core.type_hints import Hints, label_of, read_hints
 from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError

@@ -17,8 +17,8 @@ import msgspec
 from packhorse.client.encryption import loose_place, place
 from packhorse.client.sealed_store import SealedStore
 from packhorse.core.batches import BATCH_KIND, read_batch
-from packhorse.core.info import has_attachments
 from packhorse.core.job import AttemptError, JobRecord, NewJob
+from packhorse.core.job_info import has_attachments
 from packhorse.core.policies.records import Put, Record
 from packhorse.core.schedules import SCHEDULE_KIND, read_schedule
 from packhorse.core.sealing import token_of

@@ -21,14 +21,15 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack
 import msgspec
 
 from packhorse.call import Call
-from packhorse.client.connection import Asks, Connection
 from packhorse.client.queue_admin import QueueAdmin
 from packhorse.client.sealed_store import sealed_job
+from packhorse.client.store_access import Asks, Connection
 from packhorse.client.submission import new_job
 from packhorse.core.clock import SECOND_US, new_id, to_datetime
-from packhorse.core.driving import awaited, blocking
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
-from packhorse.core.info import shown
+from packhorse.core.generators import awaited, blocking
+from packhorse.core.interpreter import is_interactive
+from packhorse.core.job_info import shown
 from packhorse.core.options import (
     Reader,
     TaskOptions,
@@ -39,8 +40,13 @@ from packhorse.core.options import (
 )
 from packhorse.core.policies.records import Record
 from packhorse.core.policies.retry import RetryPolicy
-from packhorse.core.policies.timing import CatchUp, Timing, check_timing, fires_after, timing_words
-from packhorse.core.process import is_interactive
+from packhorse.core.policies.schedule_times import (
+    CatchUp,
+    Timing,
+    check_timing,
+    fires_after,
+    timing_words,
+)
 from packhorse.core.schedules import (
     SCHEDULE_KIND,
     FireNote,

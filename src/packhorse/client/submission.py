@@ -16,15 +16,15 @@ import msgspec
 
 from packhorse.batches.progress import ProgressWatchers
 from packhorse.call import NO_CHOICES, Call, not_alone
-from packhorse.client.connection import Connection
 from packhorse.client.declarations import Declarations
 from packhorse.client.registry import TaskDefinition
+from packhorse.client.store_access import Connection
 from packhorse.client.transactions import Within
 from packhorse.core.clock import new_ids
 from packhorse.core.codec import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_WARNING
+from packhorse.core.interpreter import in_event_loop, user_stacklevel
 from packhorse.core.job import IdempotencyRule, JobOptions, NewJob
 from packhorse.core.keys import taken_key
-from packhorse.core.process import in_event_loop, user_stacklevel
 from packhorse.errors import ConfigError, PackhorseError, PayloadError, TenantRequired, UsageError
 from packhorse.handle import JobHandle
 from packhorse.unique import Unique, payload_digest, unique_rule

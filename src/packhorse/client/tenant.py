@@ -11,9 +11,9 @@ from packhorse.batches.handle import Batch, Batches
 from packhorse.call import Call, Choices
 from packhorse.client.submission import Submission
 from packhorse.client.topics import PublishOptions, apublish, publish
-from packhorse.core.driving import awaited, blocking
-from packhorse.core.info import Explanation, JobInfo, job_info
+from packhorse.core.generators import awaited, blocking
 from packhorse.core.job import JobStatus
+from packhorse.core.job_info import Explanation, JobInfo, job_info
 from packhorse.core.options import chosen_options, name_text
 from packhorse.errors import ConfigError
 from packhorse.handle import JobHandle

@@ -20,9 +20,9 @@ import msgspec
 
 from packhorse.core.access import permissions_of
 from packhorse.core.clock import SystemClock, new_secret
-from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration, positive_microseconds
-from packhorse.core.info import shown
+from packhorse.core.generators import adrive, awaited, blocking, drive
+from packhorse.core.job_info import shown
 from packhorse.core.options import name_text
 from packhorse.core.policies.records import Put, Record, RecordId, Remove
 from packhorse.errors import ConfigError

@@ -19,7 +19,7 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 
 from packhorse.call import NO_CHOICES, Call
-from packhorse.client.connection import Asks, Connection
+from packhorse.client.store_access import Asks, Connection
 from packhorse.client.submission import (
     ATOMIC_BYTES_MAX,
     ATOMIC_JOBS_MAX,
@@ -30,10 +30,10 @@ from packhorse.client.submission import (
 from packhorse.client.transactions import Within
 from packhorse.core.clock import new_id
 from packhorse.core.codec import Signature
-from packhorse.core.driving import adrive, awaited, blocking, drive
 from packhorse.core.durations import Duration
-from packhorse.core.info import shown
+from packhorse.core.generators import adrive, awaited, blocking, drive
 from packhorse.core.job import NewJob, Priority
+from packhorse.core.job_info import shown
 from packhorse.core.options import PriorityName, chosen_options
 from packhorse.core.topics import (
     SUBSCRIBER_KIND,

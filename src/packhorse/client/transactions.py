@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from packhorse.client.user_connections import Action, UserConnection, recognised
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
 from packhorse.core.job import NewJob
 from packhorse.errors import ConfigError, StoreCopied, StoreUnavailable, UsageError
 from packhorse.stores.intake import Intake, IntakeRequest, UserStatement

@@ -16,8 +16,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, pass_idle
+from packhorse.core.interpreter import at_fork
 from packhorse.core.job import TERMINAL, JobRecord
-from packhorse.core.process import at_fork
 from packhorse.errors import JobNotFound, ResultTimeout, UsageError
 from packhorse.stores.plan import Listener
 from packhorse.stores.protocol import Store

@@ -21,7 +21,7 @@ import msgspec
 
 from packhorse.client.workers import WorkerInfo
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.errors import PackhorseError
 from packhorse.stores.plan import Plan

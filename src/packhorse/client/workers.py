@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from packhorse.core.info import shown
+from packhorse.core.job_info import shown
 from packhorse.protocol import UNSET, WorkerStats
 from packhorse.stores.requests import WorkerRecord
 

@@ -68,7 +68,7 @@ _ATTEMPT_STATUS: Final[Mapping[SettlementKind, JobStatus]] = MappingProxyType(
 )
 
 
-class Limits(msgspec.Struct, frozen=True):
+class JobRules(msgspec.Struct, frozen=True):
     """The rules that bind one job, put together from call, task, queue and defaults."""
 
     retry: RetryRule = RetryRule()
@@ -102,42 +102,42 @@ def hold_until_us(now_us: int, timeout_us: int) -> int:
     return now_us + timeout_us + HOLD_GRACE_US
 
 
-def settle(job: Job, outcome: Outcome, limits: Limits, *, roll: float) -> Settlement:
+def settle(job: Job, outcome: Outcome, rules: JobRules, *, roll: float) -> Settlement:
     """Decide what becomes of `job` after one attempt."""
     if isinstance(outcome, Succeeded):  # nearly always, and a match takes longer
-        return _ending(job, limits, _COMPLETED, _STATUS_COMPLETED, result=outcome.result)
+        return _ending(job, rules, _COMPLETED, _STATUS_COMPLETED, result=outcome.result)
     match outcome:
         case Failed(error):
-            return _failed(job, outcome, limits, error, roll)
+            return _failed(job, outcome, rules, error, roll)
         case TimedOut(error, deadline):
-            return _timed_out(job, limits, error, deadline=deadline, roll=roll)
+            return _timed_out(job, rules, error, deadline=deadline, roll=roll)
         case Snoozed():
-            return _snoozed(job, limits, outcome)
+            return _snoozed(job, rules, outcome)
         case Cancelled():
-            return _ending(job, limits, SettlementKind.CANCELLED, JobStatus.CANCELLED)
+            return _ending(job, rules, SettlementKind.CANCELLED, JobStatus.CANCELLED)
         case Released(started):
-            return _released(job, limits, started=started)
+            return _released(job, rules, started=started)
         case Limited(retry_after_us):
-            return _limited(job, limits, retry_after_us)
+            return _limited(job, rules, retry_after_us)
         case Crashed(error):
-            return _crashed(job, limits, error)
+            return _crashed(job, rules, error)
         case GivenUp(reason, error):
-            return _dead(job, limits, reason, error)
+            return _dead(job, rules, reason, error)
         case _:
             assert_never(outcome)
 
 
 def _ending(
     job: Job,
-    limits: Limits,
+    rules: JobRules,
     kind: SettlementKind,
     status: JobStatus,
     *,
     result: str | None = None,
 ) -> Settlement:
     """A settlement with the lifetimes every kind carries, since a cancel flag may end any."""
-    retention = limits.retention
-    result_keep_us = limits.result_keep_us
+    retention = rules.retention
+    result_keep_us = rules.result_keep_us
     return Settlement(
         job_id=job.id,
         fence=job.fence,
@@ -151,50 +151,50 @@ def _ending(
 
 
 def _failed(
-    job: Job, outcome: Failed, limits: Limits, error: AttemptError, roll: float
+    job: Job, outcome: Failed, rules: JobRules, error: AttemptError, roll: float
 ) -> Settlement:
-    rule = limits.retry
+    rule = rules.retry
     if job.failures >= rule.max_retries or not (outcome.asked or wants_retry(rule, outcome.kinds)):
-        return _dead(job, limits, DeadReason.POISON_MESSAGE, error, failures=1)
+        return _dead(job, rules, DeadReason.POISON_MESSAGE, error, failures=1)
     delay_us = outcome.retry_delay_us
     if delay_us is None:
         delay_us = retry_delay_us(rule, job.failures + 1, roll=roll)
-    settled = _ending(job, limits, SettlementKind.FAILED, JobStatus.FAILED)
+    settled = _ending(job, rules, SettlementKind.FAILED, JobStatus.FAILED)
     return msgspec.structs.replace(settled, failures=1, error=error, delay_us=delay_us)
 
 
 def _timed_out(
-    job: Job, limits: Limits, error: AttemptError, *, deadline: bool, roll: float
+    job: Job, rules: JobRules, error: AttemptError, *, deadline: bool, roll: float
 ) -> Settlement:
     if deadline:
-        return _dead(job, limits, DeadReason.EXPIRED, error, failures=1)
-    rule = limits.retry
+        return _dead(job, rules, DeadReason.EXPIRED, error, failures=1)
+    rule = rules.retry
     if job.failures >= rule.max_retries or not rule.retry_timeouts:
-        return _dead(job, limits, DeadReason.POISON_MESSAGE, error, failures=1)
-    settled = _ending(job, limits, SettlementKind.TIMEOUT, JobStatus.TIMEOUT)
+        return _dead(job, rules, DeadReason.POISON_MESSAGE, error, failures=1)
+    settled = _ending(job, rules, SettlementKind.TIMEOUT, JobStatus.TIMEOUT)
     delay_us = retry_delay_us(rule, job.failures + 1, roll=roll)
     return msgspec.structs.replace(settled, failures=1, error=error, delay_us=delay_us)
 
 
-def _snoozed(job: Job, limits: Limits, outcome: Snoozed) -> Settlement:
-    most = limits.max_snoozes
+def _snoozed(job: Job, rules: JobRules, outcome: Snoozed) -> Settlement:
+    most = rules.max_snoozes
     if outcome.counts and most is not None and job.snoozes >= most:
         message = f"asked to wait more than max_snoozes = {most} times"
         error = AttemptError(type="Snooze", message=message, code="SNOOZED_OUT")
-        return _dead(job, limits, DeadReason.SNOOZED_OUT, error)
-    settled = _ending(job, limits, SettlementKind.SNOOZED, JobStatus.PENDING)
+        return _dead(job, rules, DeadReason.SNOOZED_OUT, error)
+    settled = _ending(job, rules, SettlementKind.SNOOZED, JobStatus.PENDING)
     why, begun = outcome.why(job.attempts), outcome.begun
     counts = {"snoozes": int(outcome.counts), "releases": int(not begun), "ended": begun}
     delay_us, waits = outcome.delay_us, outcome.waits
     return msgspec.structs.replace(settled, delay_us=delay_us, waits=waits, error=why, **counts)
 
 
-def _released(job: Job, limits: Limits, *, started: bool) -> Settlement:
-    settled = _ending(job, limits, SettlementKind.RELEASED, JobStatus.QUEUED)
+def _released(job: Job, rules: JobRules, *, started: bool) -> Settlement:
+    settled = _ending(job, rules, SettlementKind.RELEASED, JobStatus.QUEUED)
     settled = msgspec.structs.replace(settled, releases=1, ended=started, keep_place=True)
     if not started:
         return settled
-    return _counted(job, limits, settled, "WORKER_STOPPED", "its worker stopped it")
+    return _counted(job, rules, settled, "WORKER_STOPPED", "its worker stopped it")
 
 
 def release_unbegun(job_id: str, fence: int, retention: Retention) -> Settlement:
@@ -212,21 +212,21 @@ def release_unbegun(job_id: str, fence: int, retention: Retention) -> Settlement
     )
 
 
-def _limited(job: Job, limits: Limits, retry_after_us: int) -> Settlement:
+def _limited(job: Job, rules: JobRules, retry_after_us: int) -> Settlement:
     """Given back after it began, like a release; its gate is closed, so that it is not next."""
-    settled = _ending(job, limits, SettlementKind.LIMITED, JobStatus.QUEUED)
+    settled = _ending(job, rules, SettlementKind.LIMITED, JobStatus.QUEUED)
     settled = msgspec.structs.replace(settled, releases=1, keep_place=True, limit_us=retry_after_us)
-    return _counted(job, limits, settled, "RATE_LIMITED", "it met a limit elsewhere")
+    return _counted(job, rules, settled, "RATE_LIMITED", "it met a limit elsewhere")
 
 
-def _counted(job: Job, limits: Limits, settled: Settlement, code: str, what: str) -> Settlement:
+def _counted(job: Job, rules: JobRules, settled: Settlement, code: str, what: str) -> Settlement:
     """A start that is given back. With `max_crashes=0` it counts as a failure, and may be the end.
 
     Without it, it costs nothing.
     """
-    if limits.max_crashes != 0:
+    if rules.max_crashes != 0:
         return settled
-    most = limits.retry.max_retries
+    most = rules.retry.max_retries
     if job.failures < most:
         return msgspec.structs.replace(settled, failures=1)
     error = AttemptError(
@@ -236,16 +236,16 @@ def _counted(job: Job, limits: Limits, settled: Settlement, code: str, what: str
         code=code,
         reason=code.lower(),
     )
-    dead = _dead(job, limits, DeadReason.WORKER_CRASHED, error, failures=1)
+    dead = _dead(job, rules, DeadReason.WORKER_CRASHED, error, failures=1)
     return msgspec.structs.replace(dead, releases=1)
 
 
-def _crashed(job: Job, limits: Limits, error: AttemptError) -> Settlement:
+def _crashed(job: Job, rules: JobRules, error: AttemptError) -> Settlement:
     """Treat the loss of a job's process like the rescue of a job that ran alone."""
-    if job.lone_crashes + 1 >= limits.crashes_allowed:
-        settled = _dead(job, limits, DeadReason.WORKER_CRASHED, error)
+    if job.lone_crashes + 1 >= rules.crashes_allowed:
+        settled = _dead(job, rules, DeadReason.WORKER_CRASHED, error)
     else:
-        settled = _ending(job, limits, SettlementKind.FAILED, JobStatus.FAILED)
+        settled = _ending(job, rules, SettlementKind.FAILED, JobStatus.FAILED)
         delay_us = _rescue_wait_us(job.crashes)
         settled = msgspec.structs.replace(settled, error=error, delay_us=delay_us, keep_place=True)
     return msgspec.structs.replace(settled, crashes=1, lone_crashes=1)
@@ -258,9 +258,9 @@ def _rescue_wait_us(crashes: int) -> int:
 
 
 def _dead(
-    job: Job, limits: Limits, reason: DeadReason, error: AttemptError, *, failures: int = 0
+    job: Job, rules: JobRules, reason: DeadReason, error: AttemptError, *, failures: int = 0
 ) -> Settlement:
-    settled = _ending(job, limits, SettlementKind.DEAD, JobStatus.DEAD)
+    settled = _ending(job, rules, SettlementKind.DEAD, JobStatus.DEAD)
     return msgspec.structs.replace(settled, failures=failures, error=error, dead_reason=reason)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from packhorse.core.job import JobOptions, NewJob
 from packhorse.core.keys import derived_id
 from packhorse.core.policies.records import DOCUMENT_BYTES_MAX, Put, Record, RecordId
-from packhorse.core.policies.timing import (
+from packhorse.core.policies.schedule_times import (
     DueFires,
     Timing,
     check_timing,

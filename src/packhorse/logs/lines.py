@@ -27,7 +27,7 @@ from typing import Final, Protocol, TextIO
 
 import msgspec
 
-from packhorse.core.process import at_fork
+from packhorse.core.interpreter import at_fork
 
 #: Bytes that are buffered; the last ones are kept for warnings and errors.
 _BYTES_MAX: Final = 1 << 21

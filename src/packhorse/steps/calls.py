@@ -17,12 +17,12 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
+from packhorse.attempt_host import AttemptHost
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import RetryRule
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retry import qualified_name, retry_delay_us, wants_retry
 from packhorse.errors import StepTimeout, UsageError
-from packhorse.hosts import AttemptHost
 
 T = TypeVar("T")
 

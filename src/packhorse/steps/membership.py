@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from packhorse.attempt_host import AttemptHost
 from packhorse.core.batches import BATCH_KIND, filled, put_batch, read_batch
 from packhorse.core.job import Job, JobOptions
 from packhorse.core.policies.journal import MEMBER_LIFE_US_MAX, Group
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.errors import UsageError
-from packhorse.hosts import AttemptHost
 
 #: Records of what members have added, so that another attempt does not add it again.
 _ADDED_KIND: Final = "batch_added"

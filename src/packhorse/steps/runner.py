@@ -21,17 +21,17 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import msgspec
 
+from packhorse.attempt_host import AttemptHost
 from packhorse.core.approvals import Approval, Consent
 from packhorse.core.clock import SECOND_US
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import Job, RetryRule
 from packhorse.core.outcome import FOREVER_US, Outcome, Snoozed, forever_us
 from packhorse.core.policies.attachments import ATTACHED_MAX, Attachments
-from packhorse.core.process import in_event_loop
 from packhorse.core.results import ResultCodec
 from packhorse.core.sealing import require_open
 from packhorse.core.steps import KeptStep, StepKind, StepLog, StepState, has_attachments
 from packhorse.errors import StepRefused, StoreUnavailable, UsageError, WaitTimeout
-from packhorse.hosts import AttemptHost
 from packhorse.signals import Declined, Suspend
 from packhorse.steps.calls import IN_THREAD, ON_LOOP, Calls, Invoke, Waiter, Work, called, finished
 from packhorse.steps.cursor import Cursor, asynchronous, size_of

@@ -15,10 +15,10 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
+from packhorse.attempt_host import AttemptHost
 from packhorse.core.budgets import Budget
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.job import Job, RetryRule
-from packhorse.hosts import AttemptHost
 from packhorse.steps.calls import IN_THREAD, ON_LOOP
 from packhorse.steps.membership import BatchMembership
 from packhorse.steps.runner import StepRunner

@@ -19,16 +19,16 @@ import msgspec
 
 from packhorse.app import Packhorse
 from packhorse.artifacts import MemoryPlace, PlaceSource
-from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.client.store_access import Connection
 from packhorse.client.submission import Submission
 from packhorse.core.batches import is_chunk_member
 from packhorse.core.clock import SECOND_US, Clock, from_datetime
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.info import JobInfo, job_info
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import JobRecord, JobStatus, NewJob
+from packhorse.core.job_info import JobInfo, job_info
 from packhorse.core.outcome import FOREVER_US
-from packhorse.core.process import in_event_loop
 from packhorse.errors import UsageError
 from packhorse.handle import JobHandle
 from packhorse.runtime.services.service import ServiceContext

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from packhorse.attempt_host import DetachedHost
 from packhorse.context import Context, detached_job
 from packhorse.core.approvals import Approval
 from packhorse.core.clock import new_id
 from packhorse.core.job import Job, Progress
-from packhorse.hosts import DetachedHost
 from packhorse.tools import NO_TOOLS, Tools
 
 
@@ -85,7 +85,7 @@ def make_context(
 
 
 class RecordingHost(DetachedHost):
-    """The `packhorse.hosts.AttemptHost` of a test."""
+    """The `packhorse.attempt_host.AttemptHost` of a test."""
 
     def __init__(self, signals: Mapping[str, Sequence[Any]] | None = None) -> None:
         super().__init__()

@@ -18,14 +18,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from packhorse.client.connection import Connection
+from packhorse.attempt_host import DetachedHost
+from packhorse.client.store_access import Connection
 from packhorse.context import Context
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import NewJob
-from packhorse.core.process import in_event_loop
 from packhorse.core.text import counted
 from packhorse.errors import UsageError
 from packhorse.events import EventBus
-from packhorse.hosts import DetachedHost
 from packhorse.stores import open_store
 from packhorse.stores.requests import Submitted
 from packhorse.testing.virtual_clock import VirtualClock
@@ -156,7 +156,7 @@ class KeyedContext(Context):
 
 
 class WatchedHost(DetachedHost):
-    """The `packhorse.hosts.AttemptHost` of an attempt that is watched."""
+    """The `packhorse.attempt_host.AttemptHost` of an attempt that is watched."""
 
     suspends = True
 

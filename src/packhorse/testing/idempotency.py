@@ -25,9 +25,9 @@ import msgspec
 from packhorse.client.submission import new_job
 from packhorse.context import Context, detached_job
 from packhorse.core.clock import SECOND_US, new_id
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import Job, JobOptions
 from packhorse.core.outcome import FOREVER_US
-from packhorse.core.process import in_event_loop
 from packhorse.core.text import counted
 from packhorse.errors import UsageError
 from packhorse.signals import RateLimited, Retry, Snooze, Suspend

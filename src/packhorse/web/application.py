@@ -20,9 +20,9 @@ from packhorse.app import Packhorse
 from packhorse.client.audit import KEPT_DAYS
 from packhorse.errors import ConfigError
 from packhorse.web.access import AccessRules, Authorize, forwarded, proxy_networks
-from packhorse.web.looks import FleetLooks
+from packhorse.web.count_cache import FleetLooks
 from packhorse.web.openapi import openapi_document
-from packhorse.web.pages import PageServer
+from packhorse.web.page_server import PageServer
 from packhorse.web.problems import problem
 from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.web.serving import ApiServer

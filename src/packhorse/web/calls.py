@@ -17,7 +17,7 @@ from packhorse.client.tenant import TenantView
 from packhorse.core.access import Permission, Principal
 from packhorse.handle import JobHandle
 from packhorse.insights import Insights
-from packhorse.web.looks import FleetLooks
+from packhorse.web.count_cache import FleetLooks
 from packhorse.web.problems import WebRefusal
 
 #: A name or a short text in a query or a body.

@@ -12,8 +12,8 @@ from packhorse.batches.handle import Batch
 from packhorse.client.documents import document_of
 from packhorse.core.batches import BatchDocument
 from packhorse.core.clock import optional_datetime
-from packhorse.core.info import shown
 from packhorse.core.job import PAGE_MAX
+from packhorse.core.job_info import shown
 from packhorse.core.redaction import redacted
 from packhorse.web.calls import ApiAnswer, ApiCall, answers
 from packhorse.web.problems import WebRefusal

@@ -19,8 +19,8 @@ from packhorse.client.scaling import ScaleSignal
 from packhorse.client.schedules import ScheduleInfo
 from packhorse.client.topics import TopicInfo
 from packhorse.client.worker_signals import WorkerStacks
-from packhorse.core.info import Explanation, JobInfo
 from packhorse.core.job import JobStatus
+from packhorse.core.job_info import Explanation, JobInfo
 from packhorse.core.job_logs import LogLine
 from packhorse.web.calls import ApiRoute, EmptyOrder
 from packhorse.web.failures import FailureGroup

@@ -17,8 +17,8 @@ from packhorse.client.operations import (
     OperationState,
 )
 from packhorse.core.access import Permission
-from packhorse.core.info import shown
 from packhorse.core.job import JobStatus
+from packhorse.core.job_info import shown
 from packhorse.core.options import rate_rule
 from packhorse.stores.requests import JobFilter
 from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers

@@ -19,7 +19,7 @@ from packhorse.client.documents import job_document, queue_document, shown_job
 from packhorse.core.job import TERMINAL
 from packhorse.errors import JobNotFound, StoreError
 from packhorse.web.calls import ApiAnswer, ApiCall, answers
-from packhorse.web.looks import FleetLooks
+from packhorse.web.count_cache import FleetLooks
 from packhorse.web.problems import WebRefusal
 
 #: Streams that one process serves at once.

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Final, TypeVar
 
-from packhorse.client.connection import Asks, Connection
+from packhorse.client.store_access import Asks, Connection
 from packhorse.client.waiting import left_s, next_look
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import adrive, awaited, blocking
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.info import Explanation
+from packhorse.core.generators import adrive, awaited, blocking
+from packhorse.core.interpreter import in_event_loop
+from packhorse.core.job_info import Explanation
 from packhorse.core.policies.journal import Group
-from packhorse.core.process import in_event_loop
 from packhorse.core.workflows import HeadDocument, WorkflowState, node_job_id, numbers_in
 from packhorse.errors import ResultTimeout, UsageError
 from packhorse.group_errors import WorkflowFailed, WorkflowNotFound

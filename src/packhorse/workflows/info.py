@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from packhorse.core.clock import to_datetime
-from packhorse.core.info import Explanation, Reason, shown
 from packhorse.core.job import DeadReason, JobRecord, JobStatus
+from packhorse.core.job_info import Explanation, Reason, shown
 from packhorse.core.policies.explain import ReasonCode
 from packhorse.core.policies.journal import WORKFLOW_KIND, Group
 from packhorse.core.workflows import (

@@ -19,14 +19,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from packhorse.call import Call
-from packhorse.client.connection import Asks, Connection
+from packhorse.client.store_access import Asks, Connection
 from packhorse.client.submission import Submission, new_job
 from packhorse.core.clock import new_id
-from packhorse.core.driving import awaited, blocking
+from packhorse.core.generators import awaited, blocking
+from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import NewJob
 from packhorse.core.options import name_text
 from packhorse.core.policies.records import Record
-from packhorse.core.process import in_event_loop
 from packhorse.core.workflows import NAME_BYTES_MAX, name_id, numbers_text
 from packhorse.errors import ConfigError, UsageError
 from packhorse.group_errors import WorkflowNotFound

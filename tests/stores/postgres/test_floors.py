@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from packhorse.core.job import AttemptError
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Crashed
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.postgres.floors import (
@@ -31,7 +31,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.postgres.wakeups import short
 from packhorse.stores.requests import QueueSettings
-from packhorse.stores.sql.rows import PASSES
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 from packhorse.testing.conformance.samples import QUEUE, new_job, settlement_of
 from tests.stores.postgres.support import (
     claiming,
@@ -85,7 +85,7 @@ class Trial:
     ) -> list[int]:
         ranges: list[int] = self.floor.ranges([QUEUE], look)["places"]
         self.time.now += took_s
-        handed = [(QUEUE, 2 * PASSES, place) for place in places]
+        handed = [(QUEUE, 2 * RANK_PER_PRIORITY, place) for place in places]
         self.floor.learn(look, handed, queues=[QUEUE], filled=filled)
         self.time.now += later_s
         return ranges if ranges == _FRONT else ranges[2:3]
@@ -210,7 +210,7 @@ class Ground(Trial):
         ranges = [
             (start, min(end, self.dead.stop))
             for start, high, end in zip(starts, highs, ends, strict=True)
-            if high // PASSES == 2 or len(starts) == 1
+            if high // RANK_PER_PRIORITY == 2 or len(starts) == 1
         ]
         walked_s = self.row_s * sum(
             len(range(max(start + 1, self.dead.start), min(end + 1, self.dead.stop)))
@@ -330,7 +330,7 @@ def test_others_are_told_when_a_lost_job_is_ready_again_in_its_old_place(
     store.run(submitting(store, "lost"))
     [job] = store.run(store.jobs.claim(claiming())).jobs
     crash = Crashed(AttemptError("ProcessDied", "killed", code="PROCESS_CRASHED"))
-    lost = settle(job, crash, Limits(), roll=0.5)
+    lost = settle(job, crash, JobRules(), roll=0.5)
     assert lost.keep_place
     store.run(store.jobs.settle([msgspec.structs.replace(lost, delay_us=0)]))
     promoter = postgres_store(url)

@@ -15,7 +15,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Job, NewJob, RateRule
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
-from packhorse.stores.postgres import transaction
+from packhorse.stores.postgres import plan_transaction
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.store import PostgresStore
@@ -197,7 +197,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counted.append(sum(map(len, groups)))
         return exchange(connection, groups)
 
-    monkeypatch.setattr(transaction, "exchange", counting)
+    monkeypatch.setattr(plan_transaction, "exchange", counting)
     return counted
 
 

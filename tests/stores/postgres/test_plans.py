@@ -21,11 +21,11 @@ from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres import connection as connecting
 from packhorse.stores.postgres.connection import StartupOptions, connection_arguments
 from packhorse.stores.postgres.fast_paths import SURVEYED
+from packhorse.stores.postgres.rendering import Texts
 from packhorse.stores.postgres.rows import HANDED_COLUMNS
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import queries
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.sql.claim import merged
 from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS
 from packhorse.stores.sql.rows import RECORD_COLUMNS

@@ -13,9 +13,9 @@ import pytest
 
 from packhorse import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.postgres.rendering import Texts
 from packhorse.stores.postgres.statements import Again, Lock, Once, Send, Together
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.postgres.texts import Texts
 from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.stores.postgres.support import (

@@ -13,8 +13,8 @@ import pytest
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import RateRule
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.postgres.plan_transaction import Transaction
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.postgres.transaction import Transaction
 from packhorse.stores.requests import ClaimRequest, Renewal, TaskSettings
 from packhorse.stores.sql.statements import Rows
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job

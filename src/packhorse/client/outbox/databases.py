@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from packhorse.client.user_connections import UserConnection, recognised
 from packhorse.client.waiting import WaitLoop
-from packhorse.core.process import at_fork
+from packhorse.core.interpreter import at_fork
 from packhorse.errors import ConfigError
 from packhorse.stores.urls import absolute_url
 

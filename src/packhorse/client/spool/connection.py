@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from packhorse.client.connection import Connection
 from packhorse.client.encryption import Sealer
 from packhorse.client.registry import Registry
 from packhorse.client.spool.file import SpooledSubmission, SpoolFile
+from packhorse.client.store_access import Connection
 from packhorse.core.clock import Clock
+from packhorse.core.interpreter import at_fork
 from packhorse.core.job import JobStatus, NewJob
-from packhorse.core.process import at_fork
 from packhorse.errors import PackhorseError, QueueFull, StoreUnavailable
 from packhorse.events import EventBus, JobsSpooled, SpoolDelivered, SpoolRefused
 from packhorse.stores.protocol import Store

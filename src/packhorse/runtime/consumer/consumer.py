@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from packhorse import logs
-from packhorse.client.connection import Connection
+from packhorse.client.store_access import Connection
 from packhorse.core.clock import SECOND_US, Chance, Clock, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration, microseconds
@@ -32,8 +32,8 @@ from packhorse.runtime.consumer.runtime import ConsumerRuntime
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.executor import answered, moved_aside
+from packhorse.runtime.worker.handlers import rules_of, too_large
 from packhorse.runtime.worker.outcomes import as_error_object, returned_error
-from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.requests import EVERY_TASK
 
 #: How long a fetch waits for a job, and so how soon a loop around it sees its own stop flag.
@@ -122,7 +122,7 @@ class Consumer:
     async def mark_failed(self, job: FetchedJob | str, reason: str, details: object = None) -> bool:
         """Give it up for good: dead `rejected`, or `poison_message` if no retry was left anyway."""
         runtime, attempt = self._found(job)
-        rule = limits_of(attempt.job, attempt.plan).retry
+        rule = rules_of(attempt.job, attempt.handler).retry
         last = attempt.job.failures >= rule.max_retries
         outcome = failed_for_good(reason, details, attempt.timeout_s, last=last)
         return await runtime.settle(attempt, outcome)
@@ -204,12 +204,12 @@ class Consumer:
         if as_error_object(result):
             return returned_error(result)
         if isinstance(result, WorkerResponse):
-            return answered(attempt.plan, result, job_id=attempt.job.id)
+            return answered(attempt.handler, result, job_id=attempt.job.id)
         if runtime.deadline_passed(attempt):
             return failed_once(DEADLINE, None, attempt.timeout_s)
         try:
             # A runtime that has no result to tell says nothing about it.
-            text = "null" if result is None else attempt.plan.encode_result(result)
+            text = "null" if result is None else attempt.handler.encode_result(result)
         except (PayloadError, ContractError) as error:
             raise PayloadError(
                 f"the result of job {attempt.job.id} is refused: {error}; {_STILL_OPEN}",
@@ -218,7 +218,7 @@ class Consumer:
         return Succeeded(text)
 
     async def _bounded(self, attempt: Attempt, outcome: Outcome) -> Outcome:
-        problem = too_large(attempt.plan, outcome)
+        problem = too_large(attempt.handler, outcome)
         if problem is None:
             return outcome
         places = self._connection.places

@@ -26,8 +26,8 @@ from packhorse.core.lifecycle import TASK_TIMEOUT
 from packhorse.core.outcome import MESSAGE_LENGTH_MAX, Failed, GivenUp, Outcome, TimedOut
 from packhorse.errors import ConfigError
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.handlers import current_payload
 from packhorse.runtime.worker.outcomes import as_error_object, described, returned_error
-from packhorse.runtime.worker.plans import current_payload
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -61,7 +61,7 @@ class FetchedJob:
     def budget(self) -> Budget:
         """What it has spent over all attempts, and what is left."""
         context = self.origin.context
-        return Budget(0, self.origin.plan.max_tokens) if context is None else context.budget
+        return Budget(0, self.origin.handler.max_tokens) if context is None else context.budget
 
     @property
     def attempt_trace_id(self) -> str:
@@ -80,7 +80,7 @@ def fetched_job(attempt: Attempt) -> FetchedJob:
         task=job.task,
         queue=job.queue,
         tenant=job.tenant,
-        payload=msgspec.json.decode(current_payload(attempt.plan, job)),
+        payload=msgspec.json.decode(current_payload(attempt.handler, job)),
         attempts=job.attempts,
         attempt=job.attempt,
         fence=job.fence,

@@ -36,12 +36,12 @@ from packhorse.errors import (
 from packhorse.events import JobStarted, LoopBlocked
 from packhorse.runtime.consumer.fetched import FetchedJob, fetched_job
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
-from packhorse.runtime.worker.attempt import Attempt, Settling, Stage
+from packhorse.runtime.worker.attempt import Attempt, SettlementWaiter, Stage
+from packhorse.runtime.worker.base_runtime import Runtime, end
 from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
+from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.outcomes import described, keyless, raised, within_budget
-from packhorse.runtime.worker.plans import PlanBook
-from packhorse.runtime.worker.runtime import Runtime, end
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.signals import JobSignal
 from packhorse.steps import ON_LOOP
@@ -61,9 +61,9 @@ class ConsumerRuntime(Runtime):
     def __init__(
         self, worker: str, env: Environment, options: WorkerOptions, tasks: tuple[str, ...]
     ) -> None:
-        plans = PlanBook(env.registry, env.queues, options.default_timeout_us, foreign=True)
+        handlers = HandlerBook(env.registry, env.queues, options.default_timeout_us, foreign=True)
         super().__init__(
-            *(worker, env, options, plans), tasks=tasks, concurrency=0, look_ahead=False
+            *(worker, env, options, handlers), tasks=tasks, concurrency=0, look_ahead=False
         )
         self._contexts = ContextFactory(self)
         self._waiting: list[_Waiter] = []
@@ -224,7 +224,7 @@ class ConsumerRuntime(Runtime):
             self._release(attempt)
             return
         job, now = attempt.job, self.monotonic()
-        own_us = self.plans.longest_timeout_us if job.timeout_us is None else job.timeout_us
+        own_us = self.handlers.longest_timeout_us if job.timeout_us is None else job.timeout_us
         attempt.expires = hold_until_us(int(now * SECOND_US), own_us) / SECOND_US
         attempt.begun, attempt.started = True, now
         attempt.stage = Stage.RUNNING
@@ -300,7 +300,7 @@ class ConsumerRuntime(Runtime):
         until = self.monotonic() + self.options.lease_us / SECOND_US
         answer: asyncio.Future[Verdict] = self.loop.create_future()
         counted = attempt.settling is not None and attempt.settling.counted
-        attempt.settling = Settling(answer, until, counted)
+        attempt.settling = SettlementWaiter(answer, until, counted)
         try:
             self.settler.add(attempt, outcome, retry_us=retry_us)
             self.settler.flush()
@@ -319,9 +319,9 @@ class ConsumerRuntime(Runtime):
     def _allowed_s(self, attempt: Attempt) -> float:
         """Return how long an attempt may take: its timeout, or less if the deadline is sooner."""
         own_us, deadline_us = attempt.job.timeout_us, attempt.job.deadline_us
-        plan = attempt.plan
+        handler = attempt.handler
         timeout_s = (
-            plan.timeout_s if own_us is None else min(own_us / SECOND_US, plan.timeout_max_s)
+            handler.timeout_s if own_us is None else min(own_us / SECOND_US, handler.timeout_max_s)
         )
         if deadline_us is None:
             return timeout_s

@@ -27,7 +27,7 @@ from packhorse.alerts import (
 from packhorse.breaker import BREAKER_KIND, breaker_info
 from packhorse.client.registry import DEFAULT_QUEUE
 from packhorse.core.clock import SECOND_US, to_datetime
-from packhorse.core.driving import adrive
+from packhorse.core.generators import adrive
 from packhorse.core.job import WAITING, JobStatus
 from packhorse.core.keys import digest
 from packhorse.core.policies.alerts import AlertState, grown, judged, read_state, sampled

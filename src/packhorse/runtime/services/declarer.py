@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import adrive
+from packhorse.core.generators import adrive
 from packhorse.core.policies.records import Put, Record, RecordId
 from packhorse.core.releases import SEEN_EVERY_US, Declaration, Declared, Release
 from packhorse.errors import PackhorseError

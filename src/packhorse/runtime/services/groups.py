@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from packhorse.core.driving import adrive
+from packhorse.core.generators import adrive
 from packhorse.core.job import NewJob
 from packhorse.core.policies.journal import LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import RecordChange

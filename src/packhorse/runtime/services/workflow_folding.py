@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from packhorse.core.driving import adrive
+from packhorse.core.generators import adrive
 from packhorse.core.policies.journal import WORKFLOW_KIND, Group, JournalLine
 from packhorse.core.policies.records import Record
 from packhorse.core.workflows import read_head

@@ -32,7 +32,7 @@ from packhorse.core.job import (
     JobStatus,
     RetryRule,
 )
-from packhorse.core.lifecycle import Limits, Orphan, rescue, settle
+from packhorse.core.lifecycle import JobRules, Orphan, rescue, settle
 from packhorse.core.outcome import Outcome, Released, TimedOut
 from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.series import OUTCOMES, Series, added
@@ -57,7 +57,7 @@ from packhorse.events import (
     JobTimedOut,
 )
 from packhorse.logs import attach
-from packhorse.runtime.services.history import keep_lost
+from packhorse.runtime.services.history_keeper import keep_lost
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.messages import Hello, Report, TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running, job_key
@@ -95,7 +95,7 @@ class RecoveredJob:
     """A job of a dead process, and its settlement."""
 
     settlement: Settlement
-    limits: Limits
+    rules: JobRules
     record: JobRecord | None  #: as it was before; None if it is not kept any more
     ran_s: float  #: how long its handler had run
     verdict: Verdict = Verdict.APPLIED
@@ -214,13 +214,13 @@ class _Decisions:
     def decide(self, orphan: Orphan) -> RecoveredJob:
         record = self._store.run(self._store.inspection.job(orphan.job_id))
         running = self._running.get(job_key(orphan.job_id, orphan.fence))
-        limits = self._limits(record)
+        rules = self._rules(record)
         ran_s = 0.0 if running is None else max(0.0, self._death.at - running.started)
         if running is not None and self._cause is Cause.CRASH:
-            return RecoveredJob(self._crashed(orphan), limits, record, ran_s)
+            return RecoveredJob(self._crashed(orphan), rules, record, ran_s)
         outcome = self._outcome(orphan, running, record)
-        settlement = settle(_job(orphan, record), outcome, limits, roll=self._chance.roll())
-        return RecoveredJob(settlement, limits, record, ran_s)
+        settlement = settle(_job(orphan, record), outcome, rules, roll=self._chance.roll())
+        return RecoveredJob(settlement, rules, record, ran_s)
 
     def _outcome(
         self, orphan: Orphan, running: Running | None, record: JobRecord | None
@@ -255,17 +255,17 @@ class _Decisions:
         )
         return TimedOut(error, deadline=expired)
 
-    def _limits(self, record: JobRecord | None) -> Limits:
-        """Return the job's own limits, else its task's, else its queue's."""
+    def _rules(self, record: JobRecord | None) -> JobRules:
+        """Return the job's own rules, else its task's, else its queue's."""
         if record is None:
-            return Limits()
+            return JobRules()
         if self._queues is None:
             states = self._store.run(self._store.queues.queues())
             self._queues = {state.settings.name: state.settings for state in states}
         queue = self._queues.get(record.queue) or QueueSettings(record.queue)
         task = self._hello.tasks.get(record.task) or TaskRules()
         own = record.options or JobOptions()
-        return Limits(
+        return JobRules(
             retry=own.retry or task.retry or queue.retry or RetryRule(),
             max_snoozes=task.max_snoozes,
             retention=queue.retention or Retention(),
@@ -359,9 +359,9 @@ def _retried_or_dead(job: RecoveredJob, end: dict[str, Any]) -> JobEnded:
     return JobRetried(
         status=settlement.status.value,
         retry=before.failures + settlement.failures,
-        max_retries=job.limits.retry.max_retries,
+        max_retries=job.rules.retry.max_retries,
         lone_crashes=before.lone_crashes + lost if lost else 0,
-        max_crashes=job.limits.crashes_allowed if lost else 0,
+        max_crashes=job.rules.crashes_allowed if lost else 0,
         delay_ms=settlement.delay_us / 1000,
         reason=settlement.error.reason if settlement.error else "",
         **end,

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.redaction import Redact
 from packhorse.core.settlement import Verdict

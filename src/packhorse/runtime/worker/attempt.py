@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from packhorse.context import Context
     from packhorse.core.chunks import ChunkState
     from packhorse.core.job_logs import RunningJob
-    from packhorse.runtime.worker.plans import CallPlan
+    from packhorse.runtime.worker.handlers import HandlerSpec
 
 
 class Stage(IntEnum):
@@ -40,7 +40,7 @@ class Ending(Enum):
     TOO_LATE = "too_late"  #: it has not begun, and what a limit granted it is too old
 
 
-class Settling(msgspec.Struct, eq=False):
+class SettlementWaiter(msgspec.Struct, eq=False):
     """A caller that waits until the store has accepted the settlement of its job."""
 
     answer: asyncio.Future[Verdict]
@@ -57,7 +57,7 @@ class Attempt(msgspec.Struct, eq=False):
     """
 
     job: Job
-    plan: CallPlan
+    handler: HandlerSpec
     epoch: int  #: of the lease it was claimed under
     offset_us: int = 0  #: the store's clock less this worker's monotonic one, at least
     offset_us_max: int = 0  #: the same, at most: by this no job starts after its deadline
@@ -78,7 +78,7 @@ class Attempt(msgspec.Struct, eq=False):
     task: asyncio.Task[None] | None = None
     handling: asyncio.Task[None] | None = None  #: of its handler, inside middlewares
     about: dict[str, Any] | None = None  #: its fields in events, made when first needed
-    settling: Settling | None = None  #: a caller that waits for the store's answer
+    settling: SettlementWaiter | None = None  #: a caller that waits for the store's answer
     settled: Settlement | None = None  #: what a transaction of the handler has already written
     chunk: ChunkState | None = None  #: progress of a chunk
     span: Any = None  #: set and read by the instrument that traces it

@@ -39,9 +39,9 @@ from packhorse.core.policies.retry import wants_retry
 from packhorse.core.steps import has_attachments
 from packhorse.errors import PackhorseError, PayloadError, StoreRefused, StoreUnavailable
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.handlers import rules_of
 from packhorse.runtime.worker.items import ItemRunner, Judge
 from packhorse.runtime.worker.outcomes import described, kinds_of, oversized
-from packhorse.runtime.worker.plans import limits_of
 from packhorse.steps import IN_THREAD, ON_LOOP, finished
 from packhorse.steps.calls import Calls
 from packhorse.stores.plan import Steps
@@ -86,7 +86,7 @@ class ChunkRun:
         self._state = ChunkState(len(self._chunk.items), {} if kept is None else kept.values)
         attempt.chunk = self._state
         self._items = ItemRunner(attempt, context, self._chunk, judge)
-        self._rule = limits_of(job, attempt.plan).retry
+        self._rule = rules_of(job, attempt.handler).retry
         self._delays: list[int | None] = []  # of failed items: what they asked for
         self._errors: list[ItemError] = []
         self._waits: list[Snoozed] = []

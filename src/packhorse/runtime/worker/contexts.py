@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from packhorse.artifacts import Place, PlaceSource, result_artifact
+from packhorse.attempt_host import HostTransaction
 from packhorse.breaker import BreakerBook
 from packhorse.client.sealed_store import sealed_digest
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
 from packhorse.core.job import JobOptions, JobRecord, JobStatus, NewJob, Progress
 from packhorse.core.policies.attachments import Attaching, Attachments
 from packhorse.core.policies.journal import WORKFLOW_KIND, Group, member_of
@@ -22,7 +23,6 @@ from packhorse.core.references import Wanted
 from packhorse.core.sealing import require_open
 from packhorse.core.settlement import Verdict
 from packhorse.errors import JobConflict, UsageError
-from packhorse.hosts import HostTransaction
 from packhorse.runtime.worker.attaching import AttachmentWriter
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.transactions import WorkerTransaction
@@ -31,7 +31,7 @@ from packhorse.workflows.graph import FlowInRun, Growing
 from packhorse.workflows.records import jobs_of_parents
 
 if TYPE_CHECKING:
-    from packhorse.runtime.worker.runtime import Runtime
+    from packhorse.runtime.worker.base_runtime import Runtime
 
 _KEPT: Final = (Verdict.APPLIED,)
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class ContextFactory:
     def make(self, attempt: Attempt) -> Context:
         """Make the context of one attempt."""
         link = _WorkerHost(self, attempt)
-        plan = attempt.plan
+        plan = attempt.handler
         return Context(
             attempt.job,
             link,
@@ -221,7 +221,7 @@ class StoreHost:
 
 
 class _WorkerHost(StoreHost):
-    """The `packhorse.hosts.AttemptHost` of an attempt in this worker."""
+    """The `packhorse.attempt_host.AttemptHost` of an attempt in this worker."""
 
     __slots__ = ("_factory",)
 

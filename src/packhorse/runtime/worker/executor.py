@@ -36,6 +36,14 @@ from packhorse.protocol import UNSET, AnswerStatus, TaskError, WorkerResponse, t
 from packhorse.runtime.services.upkeep import PARKED_US_MAX
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.chunks import ChunkEnded, ChunkRun
+from packhorse.runtime.worker.handlers import (
+    HandlerSpec,
+    UnreadableArguments,
+    is_readable,
+    read_arguments,
+    rules_of,
+    too_large,
+)
 from packhorse.runtime.worker.outcomes import (
     described,
     ended_by_worker,
@@ -44,14 +52,6 @@ from packhorse.runtime.worker.outcomes import (
     raised,
     returned_error,
     within_budget,
-)
-from packhorse.runtime.worker.plans import (
-    CallPlan,
-    UnreadableArguments,
-    is_readable,
-    limits_of,
-    read_arguments,
-    too_large,
 )
 from packhorse.steps import IN_THREAD, ON_LOOP, finished
 from packhorse.steps.calls import Calls, Work
@@ -79,7 +79,7 @@ class Executor:
 
     async def execute(self, attempt: Attempt, calls: Calls = ON_LOOP) -> Outcome:
         """Run a coroutine handler; with `IN_THREAD`, a plain one, without waiting for a loop."""
-        plan = attempt.plan
+        handler = attempt.handler
         try:
             if self.enter is not None and attempt.ending is None:
                 self.enter(attempt)
@@ -88,15 +88,15 @@ class Executor:
                 value = self._call(attempt)
                 value = await value if calls is ON_LOOP else value
                 if attempt.ending is None and attempt.settled is None:
-                    outcome = judged(plan, value, job_id=attempt.job.id)
+                    outcome = judged(handler, value, job_id=attempt.job.id)
                 else:
                     outcome = _overruled(attempt)
-            if outcome is _NOTHING and attempt.context is None and plan.write_result is None:
+            if outcome is _NOTHING and attempt.context is None and handler.write_result is None:
                 return outcome  # the most common case: nothing is left to check or to write
         except BaseException as error:  # noqa: BLE001 - SystemExit fails the job, not the worker
             outcome = await self._raised(attempt, error, calls)
         try:
-            if (problem := too_large(plan, outcome)) is not None:
+            if (problem := too_large(handler, outcome)) is not None:
                 outcome = await self._moved(attempt, outcome, problem, calls)
             if attempt.context is not None:
                 outcome = within_budget(attempt, attempt.context, outcome)
@@ -138,23 +138,23 @@ class Executor:
         """Decode the arguments and call the handler; returns a coroutine if it is one."""
         if attempt.ending is not None:
             raise asyncio.CancelledError
-        plan = attempt.plan
+        handler = attempt.handler
         RUNNING.set(attempt.running)
         if attempt.job.payload.startswith(SEALED):
             require_open(attempt.job.payload, attempt.job.id, "payload")
-        if plan.item is not None:
+        if handler.item is not None:
             run = ChunkRun(attempt, self.context(attempt), judged)
-            return run.run(ON_LOOP) if plan.item.is_coroutine else finished(run.run(IN_THREAD))
-        arguments = read_arguments(plan, attempt.job)
-        if plan.wants_context:
-            return plan.function(self.context(attempt), **arguments)
-        return plan.function(**arguments)
+            return run.run(ON_LOOP) if handler.item.is_coroutine else finished(run.run(IN_THREAD))
+        arguments = read_arguments(handler, attempt.job)
+        if handler.wants_context:
+            return handler.function(self.context(attempt), **arguments)
+        return handler.function(**arguments)
 
     def _rest_of(self, attempt: Attempt, outcome: Outcome, calls: Calls) -> Work[Outcome] | None:
         """Return what is left to do after a handler: write its result elsewhere, ask a person."""
-        tool = attempt.plan.write_result
+        tool = attempt.handler.write_result
         if tool is not None and isinstance(outcome, Succeeded):
-            rule, context = limits_of(attempt.job, attempt.plan).retry, self.context(attempt)
+            rule, context = rules_of(attempt.job, attempt.handler).retry, self.context(attempt)
             tool = blocking(tool) if calls is IN_THREAD else tool
             return published(context.steps, calls, context.job, outcome, tool, rule=rule)
         if isinstance(outcome, Snoozed) and outcome.asks:
@@ -191,7 +191,7 @@ class Executor:
 
 def moved_aside(places: PlaceSource | None, attempt: Attempt, outcome: Outcome) -> Outcome | None:
     """Keep a large result as an artifact, if the app has a place for them; else return None."""
-    elsewhere = attempt.plan.write_result is not None
+    elsewhere = attempt.handler.write_result is not None
     if places is None or not places.chosen or elsewhere or not isinstance(outcome, Succeeded):
         return None
     if len(outcome.result) > RESULT_ARTIFACT_BYTES_MAX:
@@ -223,58 +223,60 @@ def _overruled(attempt: Attempt) -> Outcome:
     return ended_by_worker(attempt, attempt.ending or attempt.bound)
 
 
-def judged(plan: CallPlan, value: Any, *, job_id: str) -> Outcome:
+def judged(handler: HandlerSpec, value: Any, *, job_id: str) -> Outcome:
     """Return the outcome of a result, checked against what its task declares."""
-    if value is None and plan.returns_nothing:
+    if value is None and handler.returns_nothing:
         return _NOTHING
     if isinstance(value, _NO_RESULTS):
         if isinstance(value, ChunkEnded):
             return value.outcome
         if isinstance(value, WorkerResponse):
-            return answered(plan, value, job_id=job_id)
+            return answered(handler, value, job_id=job_id)
         return returned_error(value)
-    if plan.bound is not None and isinstance(value, dict) and plan.bound.speaks_answers:
+    if handler.bound is not None and isinstance(value, dict) and handler.bound.speaks_answers:
         try:
             answer = answer_in(value)
         except ShapeError as error:
-            return _broken(plan, error, value)
+            return _broken(handler, error, value)
         if answer is not None:
-            return answered(plan, answer, value, job_id=job_id)
-    return _encoded(plan, value)
+            return answered(handler, answer, value, job_id=job_id)
+    return _encoded(handler, value)
 
 
-def answered(plan: CallPlan, answer: WorkerResponse, whole: Any = None, *, job_id: str) -> Outcome:
+def answered(
+    handler: HandlerSpec, answer: WorkerResponse, whole: Any = None, *, job_id: str
+) -> Outcome:
     """Return the outcome of an answer in the protocol's shape; `whole` is its plain data."""
-    bound = plan.bound
+    bound = handler.bound
     policy = None if bound is None else bound.contract.on_invalid_output
     if answer.status is not AnswerStatus.OK or answer.error is not UNSET:
         return failed_answer(answer, policy)
     if bound is not None and bound.describes_answer:
-        return _encoded(plan, to_wire(answer) if whole is None else whole)
+        return _encoded(handler, to_wire(answer) if whole is None else whole)
     if not all(is_reference(each, job_id) for each in answer.artifacts):
         problem = (
             "the answer has an artifact that is none of this job: put it with ctx.artifacts.put(), "
             "and give .wire() of what that returns"
         )
-        return _broken(plan, PayloadError(problem, field="artifacts"), answer.outputs)
+        return _broken(handler, PayloadError(problem, field="artifacts"), answer.outputs)
     for line in answer.logs:
         _LOG.info("%s", line, extra=job_fields())
-    return _encoded(plan, answer.outputs)
+    return _encoded(handler, answer.outputs)
 
 
-def _encoded(plan: CallPlan, value: Any) -> Outcome:
+def _encoded(handler: HandlerSpec, value: Any) -> Outcome:
     """Encode a result: a success, if it fits what its task declares."""
     try:
-        result = plan.encode_result(value)
+        result = handler.encode_result(value)
     except Exception as error:  # noqa: BLE001 - results may be user classes
-        return _broken(plan, error, value)
+        return _broken(handler, error, value)
     return Succeeded(result)
 
 
-def _broken(plan: CallPlan, error: Exception, value: Any) -> Outcome:
+def _broken(handler: HandlerSpec, error: Exception, value: Any) -> Outcome:
     """Return the outcome of a result that does not fit what its task declares."""
     told = described(error, code=INVALID_OUTPUT)
-    policy = None if plan.bound is None else plan.bound.contract.on_invalid_output
+    policy = None if handler.bound is None else handler.bound.contract.on_invalid_output
     if policy == "store_as_failed":
         told = with_outputs(told, value)
     outcome = broken_output(told, policy, kinds=kinds_of(type(error)))
@@ -300,7 +302,7 @@ def raised_in(attempt: Attempt, error: BaseException) -> Outcome:
 
 def _unreadable(attempt: Attempt, error: Exception) -> Outcome:
     """Return the outcome of arguments that are no JSON object, or do not fit the handler."""
-    if not is_readable(attempt.plan, attempt.job.payload):
+    if not is_readable(attempt.handler, attempt.job.payload):
         reason, code = DeadReason.UNDECODABLE, "UNDECODABLE"
     else:
         reason, code = DeadReason.INVALID_REQUEST, "INVALID_REQUEST"

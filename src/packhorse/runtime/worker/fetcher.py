@@ -36,8 +36,8 @@ from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.requests import Claimed, ClaimRequest
 
 if TYPE_CHECKING:
+    from packhorse.runtime.worker.base_runtime import Runtime
     from packhorse.runtime.worker.processes.runner import ProcessFetcher
-    from packhorse.runtime.worker.runtime import Runtime
 
 #: A limited job that did not start within this of its claim goes back. Where a rate let it go, the
 #: claim's allowance is what counts.
@@ -78,7 +78,7 @@ class Fetcher:
             queues=options.queues,
             tasks=tasks,
             limit=0,
-            default_timeout_us=runtime.plans.longest_timeout_us,
+            default_timeout_us=runtime.handlers.longest_timeout_us,
             tenants=options.tenants,
         )
         self._runtime = runtime
@@ -86,7 +86,7 @@ class Fetcher:
         self._store = env.store
         self._monotonic = env.clock.monotonic
         self._options = options
-        self._find_plan = runtime.plans.find
+        self._find_plan = runtime.handlers.find
         self._slots = slots
         self._settler = runtime.settler
         self._heartbeat = runtime.heartbeat
@@ -104,7 +104,7 @@ class Fetcher:
         self._woken = asyncio.Event()
         self._resting = False
         self._empty = False  # the last ordinary claim brought less than it might have
-        self._look_at = 0.0  # when to claim again all the same
+        self._claim_again_at = 0.0  # when to claim again all the same
         self._due_at = math.inf  # when the next job that waits for its time may be claimed
 
     def wake(self, topics: Collection[str] = ()) -> None:
@@ -171,15 +171,15 @@ class Fetcher:
         mode, change_s = Mode.NORMAL, math.inf
         if not self._quarantine.idle:
             mode, change_s = self._mode(now)
-        if mode is Mode.NORMAL and self._empty and now < self._look_at:
-            rest_s = max(_REST_MIN_S, min(stale_s, self._look_at - now, change_s))
+        if mode is Mode.NORMAL and self._empty and now < self._claim_again_at:
+            rest_s = max(_REST_MIN_S, min(stale_s, self._claim_again_at - now, change_s))
             # What the settler still has comes with a nudge once it is accepted.
             if self._options.burst and not (slots.busy or self._settler.backlog):
                 rest_s = min(rest_s, await self._leave_or_wait())
             return rest_s
         ask = self._room(mode, now)
-        gate = self._heartbeat.gate  # a renewal that holds it ends with a nudge
-        if ask.limit < 1 or not self._may_claim() or not gate.acquire(blocking=False):
+        lock = self._heartbeat.claim_lock  # a renewal that holds it ends with a nudge
+        if ask.limit < 1 or not self._may_claim() or not lock.acquire(blocking=False):
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
                 self.on_look()
@@ -194,7 +194,7 @@ class Fetcher:
             levels={} if ask.urgent is None else dict(ask.urgent.levels),
         )
         if claimed is None:
-            self._heartbeat.renew_now()  # only now: the gate stood in its way
+            self._heartbeat.renew_now()  # only now: it needs the claim lock
             await self._health.pause(self._shutdown, self._backoff.next_s())
         else:
             self._after_claim(claimed, ask)
@@ -206,7 +206,9 @@ class Fetcher:
         async with self._turn:
             limit = min(limit, self._slots.left)  # others were claimed while this one waited
             barred = limit < 1 or self.finished or self._quarantine.is_open
-            if barred or not (self._may_claim() and self._heartbeat.gate.acquire(blocking=False)):
+            if barred or not (
+                self._may_claim() and self._heartbeat.claim_lock.acquire(blocking=False)
+            ):
                 return None
             claimed = await self._claim(tasks=tasks, limit=limit)
         if claimed is not None:
@@ -278,7 +280,7 @@ class Fetcher:
         return _Ask(mode, asked, queues, urgent.limit, urgent)
 
     async def _claim(self, **asked: Any) -> Claimed | None:
-        """Claim and hold what is given, then release the gate; None if the answer is lost."""
+        """Claim and hold what is given, then release the claim lock; None if the answer is lost."""
         asked_at, epoch = self._monotonic(), self._heartbeat.lease.epoch
         allowance_us = self.allowance.us
         request = msgspec.structs.replace(self._request, allowance_us=allowance_us, **asked)
@@ -298,7 +300,7 @@ class Fetcher:
             self._take(claimed, asked_at, epoch, allowance_us)
             return claimed
         finally:
-            self._heartbeat.gate.release()
+            self._heartbeat.claim_lock.release()
 
     def _take(self, claimed: Claimed, asked_at: float, epoch: int, allowance_us: int) -> None:
         """Hold the claimed jobs."""
@@ -306,7 +308,7 @@ class Fetcher:
         time.read(claimed.now_us, asked_at, self._monotonic())
         least_us, most_us = time.least_us, time.most_us
         attempts = [Attempt(job, find(job), epoch, least_us, most_us) for job in claimed.jobs]
-        bound = [each for each in attempts if each.plan.limited or each.job.rate_key is not None]
+        bound = [each for each in attempts if each.handler.limited or each.job.rate_key is not None]
         if bound:
             self._bind(bound, (claimed.now_us - least_us) / SECOND_US + GRANT_S)
         if claimed.rated:
@@ -349,7 +351,7 @@ class Fetcher:
             if claimed.next_due_us is not None:
                 due_s = (claimed.next_due_us - claimed.now_us) / SECOND_US
                 self._due_at = now + max(due_s, _REST_MIN_S)
-            self._look_at = min(now + self._poll_s, self._due_at)
+            self._claim_again_at = min(now + self._poll_s, self._due_at)
         if ask.urgent is not None and self.urgency.answered(ask.urgent, full=full):
             self._empty = False  # nothing else waits, so that background jobs may run
 
@@ -373,8 +375,8 @@ class Fetcher:
                 self._empty = False
                 self._heartbeat.renew_now()  # the lease may have run out meanwhile
                 return _REST_MIN_S
-            self._look_at = min(self._look_at, now + wait_s)
-            return max(_REST_MIN_S, self._look_at - now)
+            self._claim_again_at = min(self._claim_again_at, now + wait_s)
+            return max(_REST_MIN_S, self._claim_again_at - now)
         if outlook.orphaned:
             return _BURST_LOOK_S
         self.finished = not (self._woken.is_set() or self._slots.busy)

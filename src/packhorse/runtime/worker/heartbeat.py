@@ -152,7 +152,7 @@ class Heartbeat:
         #: Keeps claims and told renewals apart, from whichever thread. A renewal that tells what
         #: is held makes the store release the rest: a claim under way at that moment would lose
         #: the jobs it is just being given. The one that comes second does without.
-        self.gate = threading.Lock()
+        self.claim_lock = threading.Lock()
         #: A claim's answer was lost: nothing may be claimed until the store was told what is held.
         self.must_tell = False
         #: The jobs were carried to another store, where they run: nothing may be claimed here.
@@ -174,7 +174,7 @@ class Heartbeat:
         self._lost = True  # there is none yet
         self._begun = False
         self._undeclared = False  # the store may have lost what this process declared
-        self._renew_at = self._look_at = self._looked_at = float("-inf")
+        self._renew_at = self._read_cancels_at = self._cancels_read_at = float("-inf")
         self._unanswered = False  # which jobs are to be cancelled
         self._asked_loop_at: float | None = None
         self._told_blocked = False
@@ -215,22 +215,22 @@ class Heartbeat:
 
     def look_now(self) -> None:
         """Ask now which held jobs are to be cancelled."""
-        self._look_at = min(self._look_at, self._looked_at + _LOOK_S_MIN)
+        self._read_cancels_at = min(self._read_cancels_at, self._cancels_read_at + _LOOK_S_MIN)
         self._wake.set()
 
     def run_once(self) -> float:
         """Do what is due; return the seconds until the next thing is."""
         if self._monotonic() >= self._renew_at:
             self._renew()
-        if self._monotonic() >= self._look_at:
-            self._looked_at = self._monotonic()
-            self._look_at = self._looked_at + _LOOK_S
+        if self._monotonic() >= self._read_cancels_at:
+            self._cancels_read_at = self._monotonic()
+            self._read_cancels_at = self._cancels_read_at + _LOOK_S
             self._look_for_cancelled()
-            self._look_at_expiry()
-            self._look_at_loop()
+            self._check_expiry()
+            self._check_loop()
             self._listener.on_beat()
-        self._look_at_lease()
-        until_s = min(self._renew_at, self._look_at) - self._monotonic()
+        self._check_lease()
+        until_s = min(self._renew_at, self._read_cancels_at) - self._monotonic()
         return max(0.0, until_s if self._lost else min(until_s, self.lease.left_s))
 
     def _run(self) -> None:
@@ -244,7 +244,9 @@ class Heartbeat:
         must_tell = self.must_tell
         asked_at = self._monotonic()
         self.lease.asking(asked_at)
-        through = (must_tell or asked_at >= self._tell_at) and self.gate.acquire(blocking=False)
+        through = (must_tell or asked_at >= self._tell_at) and self.claim_lock.acquire(
+            blocking=False
+        )
         try:
             held = self._slots.held_fences() if through else None
             renewal = msgspec.structs.replace(
@@ -279,7 +281,7 @@ class Heartbeat:
             self._read_clock(ClockReading(renewed.now_us, asked_at, self._monotonic()))
         finally:
             if through:
-                self.gate.release()
+                self.claim_lock.release()
         self._post(self._listener.on_renewed)
 
     def _look_at_mark(self) -> None:
@@ -322,7 +324,7 @@ class Heartbeat:
             self._step_us = step_us if self._slots.held else 0
             self._renew_at = float("-inf")
 
-    def _look_at_expiry(self) -> None:
+    def _check_expiry(self) -> None:
         """Look whether the lease expired while a blocked event loop stops the rescuer."""
         if self._asked_loop_at is None or not self._slots.held:
             return
@@ -350,7 +352,7 @@ class Heartbeat:
             self._unanswered = False
             self._post(self._health.worked, "cancelled")
 
-    def _look_at_lease(self) -> None:
+    def _check_lease(self) -> None:
         if not self._begun:
             return
         trusted = self.lease.trusted
@@ -363,7 +365,7 @@ class Heartbeat:
             self._heeded = self.lease.epoch
             self._renew_at = float("-inf")
 
-    def _look_at_loop(self) -> None:
+    def _check_loop(self) -> None:
         """Ping the event loop; report once when it does not answer for long."""
         now = self._monotonic()
         if self._asked_loop_at is None:

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from packhorse.attempt_host import AttemptHost, HostTransaction
 from packhorse.context import Context
 from packhorse.core.batches import Chunk
 from packhorse.core.clock import SECOND_US
@@ -17,10 +18,14 @@ from packhorse.core.job import Job, Progress
 from packhorse.core.outcome import Cancelled, Outcome, TimedOut, attempt_error
 from packhorse.core.policies.attachments import Attachments
 from packhorse.errors import UsageError
-from packhorse.hosts import AttemptHost, HostTransaction
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.handlers import (
+    HandlerSpec,
+    UnreadableArguments,
+    read_arguments,
+    too_large,
+)
 from packhorse.runtime.worker.outcomes import oversized, raised
-from packhorse.runtime.worker.plans import CallPlan, UnreadableArguments, read_arguments, too_large
 
 #: What a result of a task means.
 Judge = Callable[..., Outcome]
@@ -31,10 +36,10 @@ class ItemRunner:
     """Runs the items of one attempt at a chunk."""
 
     def __init__(self, attempt: Attempt, context: Context, chunk: Chunk, judge: Judge) -> None:
-        plan = attempt.plan.item
-        if plan is None:
+        handler = attempt.handler.item
+        if handler is None:
             raise UsageError(f"job {attempt.job.id} is no chunk of a batch")
-        self._plan: CallPlan = plan
+        self._handler: HandlerSpec = handler
         self._attempt = attempt
         self._context = context
         self._chunk = chunk
@@ -72,23 +77,23 @@ class ItemRunner:
         return self._attempt.ending is not None or self._context.cancel_requested
 
     def _call(self, index: int) -> Any:
-        plan, whole = self._plan, self._attempt.job
+        handler, whole = self._handler, self._attempt.job
         payload = bytes(self._chunk.items[index]).decode()
         # Its keys for outside systems are its own, and the same on every attempt.
         trace_id = f"{whole.trace_id}:{index}"
         job = msgspec.structs.replace(whole, payload=payload, trace_id=trace_id)
-        arguments = read_arguments(plan, job)
-        if not plan.wants_context:
-            return plan.function(**arguments)
-        return plan.function(self._item_context(index, job), **arguments)
+        arguments = read_arguments(handler, job)
+        if not handler.wants_context:
+            return handler.function(**arguments)
+        return handler.function(self._item_context(index, job), **arguments)
 
     def _item_context(self, index: int, job: Job) -> Context:
         host = cast("AttemptHost", _ItemHost(self._context, index))
-        return _ItemContext(job, host, self._context, self._plan)
+        return _ItemContext(job, host, self._context, self._handler)
 
     def _judged(self, value: Any) -> Outcome:
-        outcome = self._judge(self._plan, value, job_id=self._attempt.job.id)
-        problem = too_large(self._plan, outcome)
+        outcome = self._judge(self._handler, value, job_id=self._attempt.job.id)
+        problem = too_large(self._handler, outcome)
         return outcome if problem is None else oversized(problem)
 
 
@@ -103,13 +108,13 @@ class _ItemContext(Context):
 
     __slots__ = ("_whole",)
 
-    def __init__(self, job: Job, link: AttemptHost, whole: Context, plan: CallPlan) -> None:
+    def __init__(self, job: Job, link: AttemptHost, whole: Context, handler: HandlerSpec) -> None:
         super().__init__(
             *(job, link),
-            worker_id=plan.worker_id,
+            worker_id=handler.worker_id,
             state=whole.state,
-            tools=plan.tools,
-            max_tokens=plan.max_tokens,
+            tools=handler.tools,
+            max_tokens=handler.max_tokens,
         )
         self._whole = whole
 
@@ -125,7 +130,7 @@ class _ItemContext(Context):
 
 
 class _ItemHost:
-    """The `packhorse.hosts.AttemptHost` of an item: its steps are kept apart from the others'."""
+    """The `attempt_host.AttemptHost` of an item: its steps are kept apart from the others'."""
 
     def __init__(self, whole: Context, index: int) -> None:
         self._whole = whole

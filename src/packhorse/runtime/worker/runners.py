@@ -71,9 +71,9 @@ class WrappedRunner:
     async def _handle(self, attempt: Attempt) -> Outcome:
         if attempt.ending is not None:  # told to stop while a middleware prepared it
             return ended_by_worker(attempt, attempt.ending)
-        if attempt.plan.threaded:
+        if attempt.handler.threaded:
             return await self._runtime.threads.run(attempt)
-        if attempt.plan.process and self._runtime.processes is not None:
+        if attempt.handler.process and self._runtime.processes is not None:
             return await self._runtime.processes.run(attempt)
         outcome = await self._executor.execute(attempt)
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
 from packhorse.core.job import JobStatus
 from packhorse.core.lifecycle import settle
 from packhorse.core.outcome import Limited, Outcome, Succeeded
@@ -27,13 +27,13 @@ from packhorse.core.settlement import Settlement, SettlementKind, Verdict, refus
 from packhorse.errors import StoreRefused, StoreUnavailable
 from packhorse.events import JobCompleted
 from packhorse.runtime.worker.attaching import LogWriter
-from packhorse.runtime.worker.attempt import Attempt, Settling
-from packhorse.runtime.worker.plans import limits_of
+from packhorse.runtime.worker.attempt import Attempt, SettlementWaiter
+from packhorse.runtime.worker.handlers import rules_of
 from packhorse.runtime.worker.store_health import Backoff
 from packhorse.runtime.worker.tallies import Tallies
 
 if TYPE_CHECKING:
-    from packhorse.runtime.worker.runtime import Runtime
+    from packhorse.runtime.worker.base_runtime import Runtime
 
 _LOG: Final = logging.getLogger("packhorse.worker")
 #: While more than this wait to be written, nothing new is claimed.
@@ -96,8 +96,8 @@ class Settler:
             self._already_settled(attempt, attempt.settled, outcome)
             return
         job = attempt.job
-        plan = attempt.plan
-        limits = plan.limits if job.options is None else limits_of(job, plan)
+        plan = attempt.handler
+        limits = plan.rules if job.options is None else rules_of(job, plan)
         # A success needs no random number.
         roll = 0.0 if type(outcome) is Succeeded else self._chance.roll()
         settlement = settle(job, outcome, limits, roll=roll)
@@ -333,7 +333,7 @@ def _words_of(outcome: Outcome) -> str:
     return type(outcome).__name__ if error is None else f"{error.type}: {error.message}"
 
 
-def _answer(settling: Settling, verdict: Verdict) -> bool:
+def _answer(settling: SettlementWaiter, verdict: Verdict) -> bool:
     """Answer the waiting caller; return whether its attempt was counted before."""
     before, settling.counted = settling.counted, True
     if not settling.answer.done():

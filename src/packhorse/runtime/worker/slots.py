@@ -142,7 +142,7 @@ class Slots:
     def held_below(self, priority: int) -> int:
         """Return how many less urgent jobs hold a slot of `concurrency`, or are about to."""
         held = (each for each in self.held if each.stage <= Stage.RUNNING)
-        return sum(each.job.priority > priority and not each.plan.process for each in held)
+        return sum(each.job.priority > priority and not each.handler.process for each in held)
 
     @property
     def occupied(self) -> int:
@@ -169,7 +169,7 @@ class Slots:
         for attempt in attempts:
             attempt.arrived = arrived
             self.held.add(attempt)
-            if attempt.plan.process:  # its slot is a process, not one that others wait for
+            if attempt.handler.process:  # its slot is a process, not one that others wait for
                 first.append(attempt)
             else:
                 self.waiting.append(attempt)
@@ -182,23 +182,23 @@ class Slots:
             return  # it was settled when it was abandoned
         attempt.stage = _ENDED
         self.running -= 1
-        self.in_processes -= attempt.plan.process
+        self.in_processes -= attempt.handler.process
         if attempt.begun:  # else it was stopped, or too late, before it began
             attempt.duration = duration = self._monotonic() - attempt.started
-            ahead = self.process_look_ahead if attempt.plan.process else self.look_ahead
+            ahead = self.process_look_ahead if attempt.handler.process else self.look_ahead
             ahead.measured(duration)
             if duration > attempt.timeout_s and attempt.ending is None:
                 # It blocked the loop, so that nothing could stop it in time.
                 outcome = ended_by_worker(attempt, attempt.bound)
         if attempt.ending is _TOO_LATE:
             self.started -= 1  # `max_jobs` does not count a job that never started
-            if attempt.plan.process:
+            if attempt.handler.process:
                 self.process_look_ahead.suspend()
         self._settle(attempt, outcome)
         if attempt.context is not None:  # it holds the attempt: a cycle, which keeps the payload
             attempt.context.let_go()
             attempt.context = None
-        if attempt.plan.counted:
+        if attempt.handler.counted:
             self.freed = True
         self.turn_soon()
 
@@ -257,7 +257,7 @@ class Slots:
         may_start = waiting and self.open and self._may_start()
         while may_start and waiting:
             attempt, in_own = waiting[0], self.running - self.in_processes
-            if in_own >= self.concurrency and not attempt.plan.process:
+            if in_own >= self.concurrency and not attempt.handler.process:
                 break
             waiting.popleft()
             if attempt.job.deadline_us is not None and self._is_over(attempt):
@@ -265,7 +265,7 @@ class Slots:
                 continue
             attempt.stage = _STARTING
             self.running += 1
-            self.in_processes += attempt.plan.process
+            self.in_processes += attempt.handler.process
             self.started += 1
             self._run(attempt)
         self._after_turn()

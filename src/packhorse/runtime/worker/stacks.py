@@ -129,7 +129,7 @@ class StackAnswers:
 
     def _processes(self, running: Sequence[Attempt]) -> dict[Attempt, str]:
         processes = self._runtime.processes
-        if processes is None or not any(attempt.plan.process for attempt in running):
+        if processes is None or not any(attempt.handler.process for attempt in running):
             return {}
         told = threading.Event()
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -79,9 +79,9 @@ class Stopper:
         if attempt.stage is Stage.RUNNING:
             # A task that has not begun sees `ending` itself; cancelled, it would never say so.
             self._give_grace(attempt)
-            if self._runtime.processes is not None and attempt.plan.process:
+            if self._runtime.processes is not None and attempt.handler.process:
                 self._runtime.processes.stop(attempt)
-            elif not attempt.plan.threaded:
+            elif not attempt.handler.threaded:
                 for task in attempt.live_tasks[:1]:  # its middlewares see how it ends
                     task.cancel()
 
@@ -93,7 +93,7 @@ class Stopper:
         outcome: Outcome = attempt.outcome or ended_by_worker(attempt, ending)
         self._slots.finish(attempt, outcome)
         attempt.stage = Stage.ABANDONED
-        if attempt.plan.threaded:
+        if attempt.handler.threaded:
             self._abandon_thread(attempt)
         for task in attempt.live_tasks:
             task.cancel()

@@ -82,8 +82,8 @@ class SupervisorReporter:
         """Settle an attempt that has ended, or never began."""
         if attempt.place is not None:
             self.memory.ended(attempt.place)
-            if not attempt.plan.process:  # else another process ran it, and counts for itself
-                self._recycling.ended(outcome, attempt.plan.limits.retry)
+            if not attempt.handler.process:  # else another process ran it, and counts for itself
+                self._recycling.ended(outcome, attempt.handler.rules.retry)
         self._runtime.settler.add(attempt, outcome)
 
     def accepted(self, attempts: Sequence[Attempt]) -> None:

@@ -30,7 +30,7 @@ from packhorse.events import (
     ObserverFailed,
 )
 from packhorse.runtime.worker.attempt import Attempt
-from packhorse.runtime.worker.plans import limits_of
+from packhorse.runtime.worker.handlers import rules_of
 
 _ENDS: Final = (
     *(JobCompleted, JobFailed, JobTimedOut, JobRetried, JobSnoozed, JobDead, JobCancelled),
@@ -136,7 +136,7 @@ class Announcer:
             self._emit(attempt, JobDead, status=status, reason=reason.value, **end)
         elif settlement.kind in (SettlementKind.FAILED, SettlementKind.TIMEOUT):
             job, lost = attempt.job, settlement.lone_crashes
-            limits = limits_of(job, attempt.plan)
+            limits = rules_of(job, attempt.handler)
             self._emit(
                 attempt,
                 JobRetried,
@@ -170,7 +170,7 @@ class Announcer:
             attempt.about = {
                 "job_id": job.id,
                 "worker": self._worker,
-                "worker_id": attempt.plan.worker_id,
+                "worker_id": attempt.handler.worker_id,
                 "queue": job.queue,
                 "task": job.task,
                 "tenant": job.tenant,

@@ -24,8 +24,8 @@ from packhorse.errors import StoreUnavailable, TransactionRefused, UsageError
 from packhorse.runtime.worker.attaching import logged_by
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.executor import ResultRefused, judged
+from packhorse.runtime.worker.handlers import rules_of, too_large
 from packhorse.runtime.worker.outcomes import oversized
-from packhorse.runtime.worker.plans import limits_of, too_large
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.requests import ProgressNote
 from packhorse.stores.transactions import OpenTransaction
@@ -74,18 +74,18 @@ class WorkerTransaction:
 
     def check(self, result: Any) -> Settlement:
         attempt = self._attempt
-        outcome = judged(attempt.plan, result, job_id=attempt.job.id)
-        if (problem := too_large(attempt.plan, outcome)) is not None:
+        outcome = judged(attempt.handler, result, job_id=attempt.job.id)
+        if (problem := too_large(attempt.handler, outcome)) is not None:
             outcome = oversized(problem)
         if not isinstance(outcome, Succeeded):
             error = getattr(outcome, "error", None)
             told = type(outcome).__name__ if error is None else error.message
             raise ResultRefused(
-                f"tx.complete() was given what task {attempt.plan.name} does not declare as its "
+                f"tx.complete() was given what task {attempt.handler.name} does not declare as its "
                 f"result: {told}",
                 outcome,
             )
-        return settle(attempt.job, outcome, limits_of(attempt.job, attempt.plan), roll=0.0)
+        return settle(attempt.job, outcome, rules_of(attempt.job, attempt.handler), roll=0.0)
 
     def begin(self) -> None:
         self._require_wanted()

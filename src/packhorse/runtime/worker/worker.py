@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.config import WorkerOptions
+from packhorse.core.interpreter import fewer_collections, prompt_switches
 from packhorse.core.job import JobStatus
-from packhorse.core.process import fewer_collections, prompt_switches
 from packhorse.errors import StoreError
 from packhorse.events import WorkerStopped, WorkerStopping
 from packhorse.runtime.services.alerts import AlertWatch
@@ -27,12 +27,12 @@ from packhorse.runtime.services.service import Service, ServiceContext
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.runtime.services.ticker import Ticker
 from packhorse.runtime.worker.attempt import Ending
+from packhorse.runtime.worker.base_runtime import end
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.event_loop import on_own_loop
 from packhorse.runtime.worker.hooks import entered
 from packhorse.runtime.worker.loop_crash import crash
 from packhorse.runtime.worker.recycling import refuse_unsupervised
-from packhorse.runtime.worker.runtime import end
 from packhorse.runtime.worker.shutdown import CTRL_C, Phase, what_ctrl_c_does
 from packhorse.runtime.worker.tallies import WorkerReport
 from packhorse.runtime.worker.worker_runtime import WorkerRuntime
@@ -197,7 +197,7 @@ class Worker:
         if shutdown.reason == CTRL_C and slots.occupied:  # else the terminal shows nothing
             _LOG.warning("Ctrl-C %s", what_ctrl_c_does(self._options.shutdown_timeout_us))
         for attempt in slots.running_attempts():
-            if attempt.plan.is_tick:
+            if attempt.handler.is_tick:
                 runtime.stopper.stop(attempt, Ending.SHUTDOWN)
         timeout_s = self._options.shutdown_timeout_us / SECOND_US
         await self._wait_idle(runtime, None if shutdown.patient else timeout_s, Phase.HURRYING)

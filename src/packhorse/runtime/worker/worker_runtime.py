@@ -18,11 +18,12 @@ from packhorse.logs.setup import capture
 from packhorse.runtime.services.upkeep import Starvation
 from packhorse.runtime.supervisor.messages import Quiet
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
+from packhorse.runtime.worker.base_runtime import Runtime
 from packhorse.runtime.worker.contexts import ContextFactory
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.executor import Executor
+from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.hooks import Instruments, MiddlewareChain
-from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.processes.runner import (
     ProcessFetcher,
     ProcessRunner,
@@ -30,7 +31,6 @@ from packhorse.runtime.worker.processes.runner import (
     process_tasks,
 )
 from packhorse.runtime.worker.runners import ThreadRunner, WrappedRunner, leave_copy
-from packhorse.runtime.worker.runtime import Runtime
 from packhorse.runtime.worker.settings import Settings, dividing_queues, limited_queues
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import HEARD_TOPICS, StackAnswers, stack_of_thread
@@ -45,10 +45,10 @@ class WorkerRuntime(Runtime):
     """One worker's parts, for one run on one event loop."""
 
     def __init__(self, worker: str, env: Environment, options: WorkerOptions) -> None:
-        plans = PlanBook(env.registry, env.queues, options.default_timeout_us)
+        handlers = HandlerBook(env.registry, env.queues, options.default_timeout_us)
         super().__init__(
-            *(worker, env, options, plans),
-            tasks=plans.tasks,
+            *(worker, env, options, handlers),
+            tasks=handlers.tasks,
             concurrency=options.concurrency,
             look_ahead=True,
         )
@@ -68,7 +68,7 @@ class WorkerRuntime(Runtime):
         self.processes: ProcessRunner | None = None
         if apart := process_tasks(env.registry):
             self.processes = ProcessRunner(self)
-            self.fetcher.own_tasks = tuple(name for name in plans.tasks if name not in apart)
+            self.fetcher.own_tasks = tuple(name for name in handlers.tasks if name not in apart)
             pool = self.processes.pool
             self.fetcher.beside = ProcessFetcher(self, pool, tuple(sorted(apart)))
         self.stopper = Stopper(self)
@@ -139,9 +139,9 @@ class WorkerRuntime(Runtime):
 
     def _start(self, attempt: Attempt) -> None:
         """Run a handler without middlewares."""
-        if attempt.plan.threaded:
+        if attempt.handler.threaded:
             self.threads.start(attempt)
-        elif attempt.plan.process and self.processes is not None:
+        elif attempt.handler.process and self.processes is not None:
             self.processes.start(attempt)
         else:
             attempt.task = self.loop.create_task(self._run_on_loop(attempt))
@@ -159,16 +159,16 @@ class WorkerRuntime(Runtime):
 
     def begin(self, attempt: Attempt) -> None:
         """Note that a handler begins, and when it must have ended. Runs once per job."""
-        now, job, plan = self.monotonic(), attempt.job, attempt.plan
+        now, job, handler = self.monotonic(), attempt.job, attempt.handler
         if self.too_late(attempt, now):
             attempt.ending = Ending.TOO_LATE
             return
-        attempt.running = RunningJob(job, self.worker, plan.worker_id, self.env.log_level)
+        attempt.running = RunningJob(job, self.worker, handler.worker_id, self.env.log_level)
         attempt.stage = _RUNNING
         attempt.begun, attempt.started = True, now
-        own_us, timeout_s = job.timeout_us, plan.timeout_s
+        own_us, timeout_s = job.timeout_us, handler.timeout_s
         if own_us is not None:
-            timeout_s = min(own_us / SECOND_US, plan.timeout_max_s)
+            timeout_s = min(own_us / SECOND_US, handler.timeout_max_s)
         if job.deadline_us is not None:
             left_s = (job.deadline_us - attempt.offset_us) / SECOND_US - now
             if left_s < timeout_s:
@@ -232,7 +232,7 @@ class WorkerRuntime(Runtime):
         running = [each for each in list(self.slots.held) if each.live_tasks]
         task = asyncio.current_task(self.loop)
         culprit = next((each for each in running if task in each.live_tasks), None)
-        names = [culprit.plan.name] if culprit else [_.plan.name for _ in running]
+        names = [culprit.handler.name] if culprit else [_.handler.name for _ in running]
         stack = stack_of_thread(self.thread)
         if self.supervisor is not None:
             self.supervisor.loop_blocked(culprit, stack)

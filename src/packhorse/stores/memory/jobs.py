@@ -19,9 +19,9 @@ from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.uniqueness import idempotency_identity, unique_identity
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.memory.claims import claim
-from packhorse.stores.memory.intake import submit
 from packhorse.stores.memory.rows import JobRow, as_record, chosen_by
 from packhorse.stores.memory.state import Access, on_state, plan
+from packhorse.stores.memory.submit import submit
 from packhorse.stores.memory.transitions import (
     apply,
     finish_waiting,

@@ -22,8 +22,8 @@ from packhorse.core.policies.records import (
     is_expired,
 )
 from packhorse.errors import StoreCopied
-from packhorse.stores.memory.intake import admit_each
 from packhorse.stores.memory.state import Access, on_state, plan
+from packhorse.stores.memory.submit import admit_each
 from packhorse.stores.memory.transfer import reject
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page

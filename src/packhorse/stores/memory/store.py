@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
-from packhorse.core.driving import drive
+from packhorse.core.generators import drive
 from packhorse.stores.listener import TopicListener
 from packhorse.stores.memory.attachments import MemoryAttachments
 from packhorse.stores.memory.inspection import MemoryInspection

@@ -36,18 +36,18 @@ from packhorse.stores.sql.dialect import (
     read_queues,
     scope,
 )
-from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
+from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
+from packhorse.stores.sql.new_jobs import is_keyed
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
     COUNTED_MIN,
-    PASSES,
+    RANK_PER_PRIORITY,
     STATUS_OF,
     QueueRow,
     json_text,
 )
 from packhorse.stores.sql.statements import Parameters, Rows
-from packhorse.stores.sql.submit import is_keyed
 
 #: The row of a candidate, and its place in the order of claiming.
 _PLACED: Final = "ctid as row, rank, place"
@@ -196,8 +196,8 @@ class _Postgres:
             rows = yield Rows(sql("oldest_ready"))
         else:
             # By priority, and by age beyond all of them.
-            lows = [*(int(priority) * PASSES for priority in Priority), AGED]
-            highs = [*(low + PASSES for low in lows[:-1]), 2**63 - 1]
+            lows = [*(int(priority) * RANK_PER_PRIORITY for priority in Priority), AGED]
+            highs = [*(low + RANK_PER_PRIORITY for low in lows[:-1]), 2**63 - 1]
             asked = {"queues": list(queues), "lows": lows, "highs": highs, "most": _OLDEST_SOME}
             rows = yield Rows(sql("oldest_some"), asked)
         oldest: dict[str, dict[int, int]] = {}
@@ -270,9 +270,9 @@ class _Postgres:
         yield Lock(ALL)
 
     def go_alone(self) -> Steps[LockLevel]:
-        level = LockLevel(alone=True)
-        yield from level.enter()
-        return level
+        locks = LockLevel(alone=True)
+        yield from locks.enter()
+        return locks
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:
         yield Lock(*[f"record:{name}" for name in names])

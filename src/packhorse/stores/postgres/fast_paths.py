@@ -26,7 +26,7 @@ from packhorse.stores.postgres.statements import Once, Short, queries, sql
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.attachments import FEW, verdicts_of
 from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
-from packhorse.stores.sql.rows import PASSES, payload_text, trace_of
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY, payload_text, trace_of
 
 #: Constraints that the fast path of a submit does not support.
 _FOREIGN: Final = ~(Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS)
@@ -91,7 +91,7 @@ def _common(first: NewJob) -> dict[str, Any]:
         "task": first.task,
         "queue": first.queue,
         "priority": int(first.priority),
-        "rank": first.priority * PASSES,
+        "rank": first.priority * RANK_PER_PRIORITY,
         "timeout_us": first.timeout_us,
         "options": options_of(first),
         "upstream_request_id": first.upstream_request_id,
@@ -178,7 +178,7 @@ class _Survey(msgspec.Struct, frozen=True, array_like=True):
 _survey: Final = msgspec.json.Decoder(_Survey).decode
 
 
-def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Steps[Claimed | None]:
+def claim_in_one(request: ClaimRequest, locks: LockLevel, floors: Floors) -> Steps[Claimed | None]:
     """As `JobStore.claim` if all queues are unconstrained; None if not."""
     floor = floors.of(request.tasks)
     look = first = floor.begin()
@@ -201,14 +201,14 @@ def claim_in_one(request: ClaimRequest, level: LockLevel, floors: Floors) -> Ste
         return Claimed((), survey.now_us, lease_lost=True)
     if survey.constrained is not None:
         constrained = Constrained.of(survey.constrained)
-        level.expect(constrained.gated(request.queues), constrained)
+        locks.expect(constrained.gated(request.queues), constrained)
         return None
     jobs = tuple([Job(*row[:_HANDED]) for row in rows])
     return Claimed(jobs, survey.now_us, next_due_us=survey.due_us, suspects=survey.suspects)
 
 
 def _promote(queues: Sequence[str], floors: Floors) -> Steps[None]:
-    due = {"queues": list(queues), "limit": PROMOTE_MAX, "passes": PASSES}
+    due = {"queues": list(queues), "limit": PROMOTE_MAX, "passes": RANK_PER_PRIORITY}
     [(kept,)] = yield Once(sql("promote_fast"), due)
     if kept:
         yield from floors.give_up()
@@ -227,7 +227,10 @@ def _furthest(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     if not rows:
         return []
     first, last = rows[0], rows[-1]
-    alike = first[_QUEUE] == last[_QUEUE] and first[_RANK] // PASSES == last[_RANK] // PASSES
+    alike = (
+        first[_QUEUE] == last[_QUEUE]
+        and first[_RANK] // RANK_PER_PRIORITY == last[_RANK] // RANK_PER_PRIORITY
+    )
     return rows[-1:] if alike else rows
 
 
@@ -285,7 +288,7 @@ def complete_alike(settlements: Sequence[Settlement]) -> bool:
 
 
 def complete_in_one(
-    settlements: Sequence[Settlement], level: LockLevel
+    settlements: Sequence[Settlement], locks: LockLevel
 ) -> Steps[tuple[Verdict, ...] | None]:
     """Complete jobs in one statement; None if some must be settled by the general route."""
     row = completions(settlements, locked=())
@@ -293,7 +296,7 @@ def complete_in_one(
     for job_id in awaited:
         yield Wake(f"job:{job_id}")
     if count < len(settlements):
-        level.expect(queues, Constrained.of(constrained))
+        locks.expect(queues, Constrained.of(constrained))
         return None  # the general route answers APPLIED for those that are done
     return (Verdict.APPLIED,) * len(settlements)
 

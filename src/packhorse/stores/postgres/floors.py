@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import Priority
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.sql.rows import PASSES
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 
 #: Topic that tells other processes to begin a sweep.
 FLOOR_TOPIC: Final = "floor"
@@ -190,7 +190,7 @@ class Floor:
         now = self._time()
         self._sweep.note(look, now, max(map(max, self._low.values()), default=_FIRST))
         for queue, rank, place in handed:
-            level = rank // PASSES
+            level = rank // RANK_PER_PRIORITY
             if level < len(Priority):
                 seen = self._seen.setdefault(queue, [_FIRST] * len(Priority))
                 seen[level] = max(seen[level], place)
@@ -213,7 +213,7 @@ class Floor:
                 if places is not None:
                     self._low[queue] = places.copy()
                 continue
-            level = last[1] // PASSES
+            level = last[1] // RANK_PER_PRIORITY
             floors = self._low.get(queue, [_FIRST] * len(Priority))
             if places is not None and level < len(Priority):
                 passed = [*places[:level], min(places[level], last[2])]
@@ -297,11 +297,11 @@ def _levels(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Above the floors of all priorities, and a piece of what lies below."""
     for level, floor in enumerate(floors):
-        low, place = level * PASSES, floor
+        low, place = level * RANK_PER_PRIORITY, floor
         if piece is not None and piece[0] < floor:
             if piece[1] < floor:
                 yield low, piece[0], low, piece[1]
             else:
                 place = piece[0]
         last = level == len(floors) - 1
-        yield low, place, _LAST if last else (level + 1) * PASSES - 1, _LAST
+        yield low, place, _LAST if last else (level + 1) * RANK_PER_PRIORITY - 1, _LAST

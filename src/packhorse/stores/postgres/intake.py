@@ -20,8 +20,8 @@ from packhorse.stores.intake import (
 from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.locking import INTAKE, LockLevel
+from packhorse.stores.postgres.rendering import SERVER_CLOCK, SERVER_NOW
 from packhorse.stores.postgres.statements import Lock, Once, Send, sql
-from packhorse.stores.postgres.texts import SERVER_CLOCK, SERVER_NOW
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan
 from packhorse.stores.sql.records import reject
@@ -40,13 +40,13 @@ class PostgresIntake:
     def __init__(
         self,
         rendered: Callable[[str], str],
-        level: Callable[[], LockLevel],
+        locks: Callable[[], LockLevel],
         keys_of: Callable[[NewJob], Iterable[str]],
         tell: Callable[[Sequence[str]], None],
         notice: str,
     ) -> None:
         self._rendered = rendered
-        self._level = level
+        self._locks = locks
         self._keys_of = keys_of
         self._tell = tell
         self._notice = UserStatement(notice)
@@ -96,20 +96,20 @@ class PostgresIntake:
         return self._notice
 
     def admit(self, *, wait: bool = False, limit: int = ADMITTED_MAX) -> Plan[int]:
-        steps = partial(self._admit, self._level(), limit, wait=wait)
+        steps = partial(self._admit, self._locks(), limit, wait=wait)
         return Plan("admit", steps, look=_is_empty)
 
     @planned()
     def give_up(self, reason: str, *, keep: bool) -> Steps[None]:
         yield Lock(INTAKE)
-        level = yield from POSTGRES.go_alone()
+        locks = yield from POSTGRES.go_alone()
         rows = yield Rows(sql("intake_waiting"), (1,))
         for number, at_us, text in rows:
             yield Send(sql("intake_remove"), ([number],))
             job = read_request(text, at_us).job if keep else None
             if job is not None:
                 refused = RefusedJob(job.id, "STORE_ERROR", reason)
-                yield from reject(POSTGRES, job, refused, level)
+                yield from reject(POSTGRES, job, refused, locks)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(POSTGRES, job_id)
@@ -118,7 +118,7 @@ class PostgresIntake:
         del queues  # who admits tells their workers
         self._tell((INTAKE_TOPIC,))
 
-    def _admit(self, level: LockLevel, limit: int, *, wait: bool) -> Steps[int]:
+    def _admit(self, locks: LockLevel, limit: int, *, wait: bool) -> Steps[int]:
         if wait:
             yield Lock(INTAKE)
         else:
@@ -131,11 +131,11 @@ class PostgresIntake:
         requests = [read_request(text, at_us) for _, at_us, text in rows]
         jobs = [one.job for one in requests if one.job is not None]
         yield from POSTGRES.lock_records(alias_names(jobs))
-        level.want([key for job in jobs for key in self._keys_of(job)])
-        level.expect([job.queue for job in jobs])
-        yield from level.enter()
-        level.allow([job.queue for job in jobs])
-        yield from admit_requests(POSTGRES, requests, level)
+        locks.want([key for job in jobs for key in self._keys_of(job)])
+        locks.expect([job.queue for job in jobs])
+        yield from locks.enter()
+        locks.allow([job.queue for job in jobs])
+        yield from admit_requests(POSTGRES, requests, locks)
         yield Send(sql("intake_remove"), ([number for number, _, _ in rows],))
         return len(rows)
 

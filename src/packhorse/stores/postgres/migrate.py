@@ -11,8 +11,8 @@ from psycopg import Connection
 from psycopg.errors import InvalidSchemaName, UndefinedTable
 
 from packhorse.errors import SchemaOutOfDate, StoreError
+from packhorse.stores.postgres.rendering import Texts
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.texts import Texts
 
 #: The oldest server whose SQL is enough.
 SERVER_MIN: Final = 140000

@@ -20,7 +20,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, Transact
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from packhorse.stores.postgres.texts import Statement
+from packhorse.stores.postgres.rendering import Statement
 from packhorse.stores.sql.statements import Parameters
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from typing import Any, Final
 from packhorse.core.job import NewJob
 from packhorse.stores.plan import Steps
 from packhorse.stores.postgres.statements import Again, sql
+from packhorse.stores.sql.new_jobs import due_us_of, is_keyed
 from packhorse.stores.sql.rows import (
     Extra,
     json_text,
@@ -16,7 +17,6 @@ from packhorse.stores.sql.rows import (
     trace_of,
 )
 from packhorse.stores.sql.statements import Rows
-from packhorse.stores.sql.submit import due_us_of, is_keyed
 
 #: The columns of a claimed job, in the order of `packhorse.core.job.Job`.
 HANDED_COLUMNS: Final = (

@@ -32,9 +32,9 @@ from packhorse.stores.postgres.errors import (
     translated,
 )
 from packhorse.stores.postgres.pipeline import Exchange, PipelinedConnection
+from packhorse.stores.postgres.plan_transaction import StoreContext, run_plan, run_shorts
 from packhorse.stores.postgres.pool import AsyncPool, LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again
-from packhorse.stores.postgres.transaction import StoreContext, run_plan, run_shorts
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 from psycopg import Connection, Error
 
 from packhorse.core.clock import Clock
-from packhorse.core.driving import adrive, drive
-from packhorse.core.process import at_fork
+from packhorse.core.generators import adrive, drive
+from packhorse.core.interpreter import at_fork
 from packhorse.errors import PackhorseError
 from packhorse.stores.intake import INTAKE_TOPIC, found_later
 from packhorse.stores.plan import Plan, Steps
@@ -36,11 +36,11 @@ from packhorse.stores.postgres.migrate import (
     schema_version,
 )
 from packhorse.stores.postgres.pipeline import Command, exchange
+from packhorse.stores.postgres.plan_transaction import NOTIFY, StoreContext
 from packhorse.stores.postgres.pool import AsyncPool, ConnectionOpener, LoopPools, SyncPool
+from packhorse.stores.postgres.rendering import Texts
 from packhorse.stores.postgres.runner import AsyncRunner, Pools, SyncRunner
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.texts import Texts
-from packhorse.stores.postgres.transaction import NOTIFY, StoreContext
 from packhorse.stores.postgres.transactions import LentToLoop, LentToThread, PostgresTransactions
 from packhorse.stores.postgres.verbs import PostgresAttachments, PostgresJobs, keys_of
 from packhorse.stores.postgres.wakeups import (
@@ -78,15 +78,15 @@ class PostgresStore:
         self.inspection = SqlInspection(POSTGRES)
         self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
         self.attachments = PostgresAttachments()
-        self.records = SqlRecords(POSTGRES, self.jobs.level_for)
-        self.journal = SqlJournal(POSTGRES, self.jobs.level_for)
+        self.records = SqlRecords(POSTGRES, self.jobs.locks_for)
+        self.journal = SqlJournal(POSTGRES, self.jobs.locks_for)
         self.wakeups = PostgresWakeups(self._new_listener_thread)
         self._settings = settings
         self._clock = clock
         self._channel = channel_of(settings.schema, settings.prefix)
         self._texts = Texts(settings.schema, settings.prefix)
         self.intake = PostgresIntake(
-            *(self._rendered, self.jobs.new_level, keys_of),
+            *(self._rendered, self.jobs.new_locks, keys_of),
             tell=self._tell_later,
             notice=f"select pg_notify('{self._channel}', '{short(INTAKE_TOPIC)}')",
         )
@@ -94,7 +94,7 @@ class PostgresStore:
         self._migrated = False
         self._left_to_parent: list[object] = []
         self._set_up()
-        at_fork(self.forget)
+        at_fork(self.after_fork_in_child)
 
     def run(self, plan: Plan[T]) -> T:
         if not self._migrated:
@@ -266,12 +266,12 @@ class PostgresStore:
         self._settings = dataclasses.replace(self._settings, prepare=False)
         self._pools.close()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After a fork, in the child: threads did not come along, and connections are not ours.
 
         To close them here would end the parent's sessions, so they are kept, unused.
         """
-        listening = self.wakeups.forget()
+        listening = self.wakeups.after_fork_in_child()
         self._left_to_parent.append((self._pools, self._own, self._notices, listening))
         self._set_up()
 

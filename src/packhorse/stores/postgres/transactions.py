@@ -18,9 +18,9 @@ from packhorse.errors import StoreUnavailable, UsageError
 from packhorse.stores.plan import Steps
 from packhorse.stores.postgres.errors import has_answered, is_lost, translated
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
+from packhorse.stores.postgres.plan_transaction import BEGIN, StoreContext, Transaction
 from packhorse.stores.postgres.pool import LoopPools, SyncPool
 from packhorse.stores.postgres.statements import Again, Once
-from packhorse.stores.postgres.transaction import BEGIN, StoreContext, Transaction
 from packhorse.stores.sql.statements import Rows
 
 #: How many connections are taken that may have died while they were idle.

@@ -26,17 +26,17 @@ from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.locking import LockLevel, Memory
 from packhorse.stores.postgres.statements import Once, Together, sql
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
-from packhorse.stores.sql.admission import submit_general
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
 from packhorse.stores.sql.dialect import Needs
 from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.jobs import SqlJobs
 from packhorse.stores.sql.keys import keys_wanted
+from packhorse.stores.sql.new_jobs import refuse_known
 from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
 from packhorse.stores.sql.settle import settle_in_order
 from packhorse.stores.sql.statements import NOW, Rows
-from packhorse.stores.sql.submit import refuse_known
+from packhorse.stores.sql.submit import submit_general
 
 
 class PostgresJobs(SqlJobs):
@@ -51,13 +51,13 @@ class PostgresJobs(SqlJobs):
         """Let the next claim begin a sweep below the floors."""
         self.floors.forget()
 
-    def level_for(self, jobs: Sequence[NewJob]) -> LockLevel:
+    def locks_for(self, jobs: Sequence[NewJob]) -> LockLevel:
         """The locks of a plan that submits these jobs, as far as known."""
-        level = LockLevel(self._memory, keys=[key for job in jobs for key in keys_of(job)])
-        level.expect([THE_STORE, *[job.queue for job in jobs]])
-        return level
+        locks = LockLevel(self._memory, keys=[key for job in jobs for key in keys_of(job)])
+        locks.expect([THE_STORE, *[job.queue for job in jobs]])
+        return locks
 
-    def new_level(self) -> LockLevel:
+    def new_locks(self) -> LockLevel:
         """The locks of a plan that does not know its jobs yet."""
         return LockLevel(self._memory)
 
@@ -67,33 +67,33 @@ class PostgresJobs(SqlJobs):
         """Store all or none, in one statement where that is possible."""
         short = short_submit(jobs, self._memory)
         # Jobs that fit the short statement want no keys, and were last seen to be unconstrained.
-        level = self.level_for(jobs) if short is None else self.new_level()
-        steps = partial(_submit, jobs, level, ids_are_new=ids_are_new)
+        locks = self.locks_for(jobs) if short is None else self.new_locks()
+        steps = partial(_submit, jobs, locks, ids_are_new=ids_are_new)
         return Plan("submit", steps, short=short)
 
     def claim(self, request: ClaimRequest) -> Plan[Claimed]:
         """Claim from unconstrained queues in one statement, from others step by step."""
-        level, constrained = LockLevel(self._memory), self._memory.constrained
-        level.expect(constrained.gated(request.queues))
+        locks, constrained = LockLevel(self._memory), self._memory.constrained
+        locks.expect(constrained.gated(request.queues))
         fast = constrained.queues.isdisjoint(request.queues)
         fast = fast and not (request.quarantine or request.narrow)
-        one = (lambda: claim_in_one(request, level, self.floors)) if fast else None
-        return Plan("claim", lambda: claim_steps(POSTGRES, request, level), look=one)
+        one = (lambda: claim_in_one(request, locks, self.floors)) if fast else None
+        return Plan("claim", lambda: claim_steps(POSTGRES, request, locks), look=one)
 
     def settle(self, settlements: Sequence[Settlement]) -> Plan[tuple[Verdict, ...]]:
         """Complete in one statement where no end releases a job, settle others step by step."""
         memory, alike = self._memory, complete_alike(settlements)
         limited = any(one.kind is SettlementKind.LIMITED for one in settlements)
-        level = LockLevel(memory, alone=limited)
-        level.expect(memory.constrained.releasing(memory.completed))
+        locks = LockLevel(memory, alone=limited)
+        locks.expect(memory.constrained.releasing(memory.completed))
 
         def steps() -> Steps[tuple[Verdict, ...]]:
-            if alike and level.queues:
-                return _complete(settlements, level, memory)
-            return _settle(settlements, level, self.floors)
+            if alike and locks.queues:
+                return _complete(settlements, locks, memory)
+            return _settle(settlements, locks, self.floors)
 
-        in_one = alike and not level.queues
-        look = (lambda: complete_in_one(settlements, level)) if in_one else None
+        in_one = alike and not locks.queues
+        look = (lambda: complete_in_one(settlements, locks)) if in_one else None
         return Plan("settle", steps, look=look)
 
     def await_finish(self, job_id: str) -> Plan[JobRecord | None]:
@@ -120,19 +120,19 @@ class PostgresAttachments(SqlAttachments):
 
 
 def _complete(
-    settlements: Sequence[Settlement], level: LockLevel, memory: Memory
+    settlements: Sequence[Settlement], locks: LockLevel, memory: Memory
 ) -> Steps[tuple[Verdict, ...]]:
     """Complete jobs in locked queues, and release others; settle one by one if some are not done.
 
     The statement leaves jobs with keys alone, so nothing is stashed behind those it completes.
     """
-    row = completions(settlements, locked=None if level.alone else level.queues)
+    row = completions(settlements, locked=None if locks.alone else locks.queues)
     completing, asking = Rows(sql("settle_completed"), row), Rows(sql("aftermath_needed"))
-    [(count, awaited, queues, *_)], [needed] = yield from level.enter(completing, asking)
+    [(count, awaited, queues, *_)], [needed] = yield from locks.enter(completing, asking)
     memory.completed = queues
     if count < len(settlements):
-        level.allow(queues)
-        verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
+        locks.allow(queues)
+        verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, locks)
         return verdicts
     for job_id in awaited:
         yield Wake(f"job:{job_id}")
@@ -143,17 +143,17 @@ def _complete(
 
 
 def _settle(
-    settlements: Sequence[Settlement], level: LockLevel, floors: Floors
+    settlements: Sequence[Settlement], locks: LockLevel, floors: Floors
 ) -> Steps[tuple[Verdict, ...]]:
-    yield from level.enter()
+    yield from locks.enter()
     if any(one.keep_place for one in settlements):
         yield from floors.give_up()
-    verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, level)
+    verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, locks)
     return verdicts
 
 
 def _settle_entered(
-    settlements: Sequence[Settlement], level: LockLevel
+    settlements: Sequence[Settlement], locks: LockLevel
 ) -> Steps[tuple[Verdict, ...]]:
     ids = [one.job_id for one in settlements]
     # In this order, since a submit stashes a job while it holds the row of a running one: when we
@@ -161,23 +161,23 @@ def _settle_entered(
     lock, read = Rows(sql("settle_lock"), (ids,)), Rows(sql("queues_of"), {"ids": ids})
     _, [(queues, stashed)] = yield Together((lock, read))
     if stashed:
-        level.go_alone()
-    level.allow(queues)
+        locks.go_alone()
+    locks.allow(queues)
     verdicts: tuple[Verdict, ...] = yield from settle_in_order(
-        POSTGRES, settlements, level, stashed=stashed
+        POSTGRES, settlements, locks, stashed=stashed
     )
     return verdicts
 
 
 def _submit(
-    jobs: Sequence[NewJob], level: LockLevel, *, ids_are_new: bool
+    jobs: Sequence[NewJob], locks: LockLevel, *, ids_are_new: bool
 ) -> Steps[tuple[Submitted, ...]]:
     if not jobs:
         return ()
-    yield from level.enter()
-    level.allow([THE_STORE, *[job.queue for job in jobs]])
+    yield from locks.enter()
+    locks.allow([THE_STORE, *[job.queue for job in jobs]])
     yield from refuse_known(POSTGRES, jobs, ids_are_new=ids_are_new)
-    answers: tuple[Submitted, ...] = yield from submit_general(POSTGRES, jobs, level)
+    answers: tuple[Submitted, ...] = yield from submit_general(POSTGRES, jobs, locks)
     pairs = zip(jobs, answers, strict=True)
     again = [job for job, one in pairs if one.deduplicated and one.job_id == job.id]
     yield from refuse_known(POSTGRES, again)  # one of them may have been stored meanwhile

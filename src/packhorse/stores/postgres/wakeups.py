@@ -200,7 +200,7 @@ class PostgresWakeups:
         if thread is not None:
             thread.stop()
 
-    def forget(self) -> object:
+    def after_fork_in_child(self) -> object:
         """After a fork, in the child: thread and connection are the parent's."""
         thread, self._thread, self._lock = self._thread, None, threading.Lock()
         return thread

@@ -215,7 +215,7 @@ class RedisWakeups:
         for subscriber in subscribers:
             in_its_loop(subscriber.loop, subscriber.close)
 
-    def forget(self) -> list[Subscriber]:
+    def after_fork_in_child(self) -> list[Subscriber]:
         """After a fork, in the child: the listeners are the parent's."""
         subscribers = list(self._subscribers.values())
         self._lock, self._subscribers = threading.RLock(), {}

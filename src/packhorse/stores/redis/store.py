@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from packhorse.core.clock import Clock
-from packhorse.core.process import at_fork
+from packhorse.core.interpreter import at_fork
 from packhorse.errors import SchemaOutOfDate
 from packhorse.stores.intake import Intake
 from packhorse.stores.plan import Plan
@@ -61,7 +61,7 @@ class RedisStore:
         self._lines: dict[asyncio.AbstractEventLoop, SharedConnection] = {}
         self.wakeups = RedisWakeups(settings.tag, self._listening)
         self._set_up()
-        at_fork(self.forget)
+        at_fork(self.after_fork_in_child)
 
     def run(self, plan: Plan[T]) -> T:
         return self._runner.run(plan, self._pool)
@@ -92,12 +92,12 @@ class RedisStore:
         self._pool.close()
         self.wakeups.close()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After a fork, in the child: keep the parent's connections unused, and make new ones.
 
         Using them here would do harm, closing them would not; threads of the parent may hold locks.
         """
-        self._left_to_parent.append((self._pool, self._lines, self.wakeups.forget()))
+        self._left_to_parent.append((self._pool, self._lines, self.wakeups.after_fork_in_child()))
         self._route.forget_locks()
         self._set_up()
 

@@ -14,12 +14,12 @@ from packhorse.core.job import Job
 from packhorse.core.lifecycle import HOLD_GRACE_US
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, QueueSettings
-from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, Isolation, scope
+from packhorse.stores.sql.dialect import CANDIDATE_COLUMNS, Dialect, PlanLocks, scope
 from packhorse.stores.sql.limit_state import task_settings
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
-from packhorse.stores.sql.ordering import read_gate, unblock
+from packhorse.stores.sql.lines import read_gate, unblock
 from packhorse.stores.sql.promote import promote_queue
-from packhorse.stores.sql.rows import PASSES, Lane, is_limited, queue_settings
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY, Lane, is_limited, queue_settings
 from packhorse.stores.sql.statements import NOW, Queries, Rows
 
 #: Pages of candidates that one claim checks, and how many more than wanted a page has where some
@@ -71,13 +71,13 @@ def _has_work(one: _Surveyed, request: ClaimRequest, now_us: int) -> bool:
     return due or bool(one.suspects if request.quarantine else one.ready)
 
 
-def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> Steps[Claimed]:
+def claim_steps(dialect: Dialect, request: ClaimRequest, locks: PlanLocks) -> Steps[Claimed]:
     """Claim queue by queue, checking gates where there are any; see `JobStore.claim`."""
-    survey = yield from _survey(dialect, request, level)
+    survey = yield from _survey(dialect, request, locks)
     now_us: int = yield NOW
     if not survey or (survey[0].lease_expires_us or 0) <= now_us:
         return Claimed((), now_us, lease_lost=True)
-    survey = yield from _catch_up(dialect, request, survey, level)
+    survey = yield from _catch_up(dialect, request, survey, locks)
     unpaused = [one for one in survey if not one.paused]
     book: LimitBook | None = None
     if survey[0].limited or any(is_limited(one.settings) for one in unpaused):
@@ -91,7 +91,7 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
         if not (ready or (book is not None and book.released)):
             continue
         queue = queue_settings(one.queue, one.settings)
-        if book is not None and book.limits(queue) and level.asks_gates(queue.name):
+        if book is not None and book.limits(queue) and locks.asks_gates(queue.name):
             taken = yield from _take_gated(request, queue, book, room)
         else:
             lane = Lane.SUSPECT if request.quarantine else Lane.READY
@@ -112,7 +112,7 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, level: Isolation) -> St
 
 
 def _catch_up(
-    dialect: Dialect, request: ClaimRequest, survey: list[_Surveyed], level: Isolation
+    dialect: Dialect, request: ClaimRequest, survey: list[_Surveyed], locks: PlanLocks
 ) -> Steps[list[_Surveyed]]:
     """Promote due jobs, unblock those whose gate has opened by now, and then survey again."""
     now_us: int = yield NOW
@@ -121,11 +121,11 @@ def _catch_up(
     due = [one.queue for one in unpaused if (one.next_due_us or now_us + 1) <= now_us]
     if not (due or reopened):
         return survey
-    level.allow([one.queue for one in unpaused] if reopened else due)
+    locks.allow([one.queue for one in unpaused] if reopened else due)
     for queue in due:
         yield from promote_queue(dialect, queue, now_us, limit=PROMOTE_MAX)
     if reopened:
-        yield from reopen_due(dialect, now_us, level)
+        yield from reopen_due(dialect, now_us, locks)
     return (yield from _survey(dialect, request))
 
 
@@ -192,15 +192,15 @@ def _pick(
 
 
 def _survey(
-    dialect: Dialect, request: ClaimRequest, level: Isolation | None = None
+    dialect: Dialect, request: ClaimRequest, locks: PlanLocks | None = None
 ) -> Steps[list[_Surveyed]]:
-    """Look at the queues, and enter the plan with that if its `level` is given."""
+    """Look at the queues, and enter the plan with that if its `locks` are given."""
     queues = dialect.many(list(dict.fromkeys(request.queues)))
     asked = Rows(dialect.sql("claim_survey"), {"queues": queues, "worker": request.worker})
-    if level is None:
+    if locks is None:
         rows = yield asked
     else:
-        [rows] = yield from level.enter(asked, claims=request.queues)
+        [rows] = yield from locks.enter(asked, claims=request.queues)
     now_us: int = yield NOW
     return [
         _Surveyed._make([*row, 0 if (computed_us or 0) > now_us else reopens_us])
@@ -219,7 +219,7 @@ def _chosen(
         "any_task": EVERY_TASK in request.tasks,
         "tenants": dialect.many(request.tenants),
         # The first rank that is not wanted; ranks by age come behind those by priority.
-        "beyond": _RANK_MAX if level is None else (level + 1) * PASSES,
+        "beyond": _RANK_MAX if level is None else (level + 1) * RANK_PER_PRIORITY,
         "now": now_us,
     }
 
@@ -289,13 +289,13 @@ def open_limits(
     return LimitBook(dialect, now_us, limited, shut, running, known=tasks if in_order else None)
 
 
-def reopen_due(dialect: Dialect, now_us: int, level: Isolation) -> Steps[None]:
+def reopen_due(dialect: Dialect, now_us: int, locks: PlanLocks) -> Steps[None]:
     """Unblock the jobs of gates that time has opened; a claim that finds one closed blocks them.
 
     Gates that the plan does not cover are left to claims from their queues.
     """
     rows = yield Rows(dialect.sql("reopens_due"), {"now": now_us})
-    gates = [gate for (gate,) in rows if level.covers(read_gate(gate))]
+    gates = [gate for (gate,) in rows if locks.covers(read_gate(gate))]
     if gates:
         yield from unblock(dialect, dict.fromkeys(gates, _LET_GO_MAX))
     for gate in gates:

@@ -192,7 +192,7 @@ class Ends(Protocol):
         """Wake callers that wait for the end of one of these jobs."""
 
 
-class Isolation(Protocol):
+class PlanLocks(Protocol):
     """How much of the store a plan has locked: all of it, where there is one writer.
 
     A plan that finds it needs more is rolled back, and begins again with more locked.
@@ -246,7 +246,7 @@ class Neighbours(Protocol):
         The plan has the store locked again after that, and must not fail any more.
         """
 
-    def go_alone(self) -> Steps[Isolation]:
+    def go_alone(self) -> Steps[PlanLocks]:
         """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:

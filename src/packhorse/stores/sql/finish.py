@@ -15,10 +15,10 @@ from packhorse.core.policies.uniqueness import idempotency_identity
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Column, Dialect, Needs
 from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
-from packhorse.stores.sql.ordering import Keys, advance_lines, gate_text, other_gates, unblock
+from packhorse.stores.sql.lines import Keys, advance_lines, gate_text, other_gates, unblock
+from packhorse.stores.sql.new_jobs import insert_jobs, known_jobs
 from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
 from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
-from packhorse.stores.sql.submit import insert_jobs, known_jobs
 
 
 def give_up(
@@ -128,7 +128,7 @@ def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
     stashed = dict(rows)
     if not stashed:
         return
-    level = yield from dialect.go_alone()
+    locks = yield from dialect.go_alone()
     now_us: int = yield NOW
     for seq in [seq for seq in seqs if seq in stashed]:
         job = msgspec.json.decode(stashed[seq], type=NewJob)
@@ -139,7 +139,7 @@ def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
             continue
         queues = yield from dialect.queue_rows([job.queue])
         unbounded = {name: row.unbounded() for name, row in queues.items()}
-        yield from insert_jobs(dialect, [job], unbounded, now_us, level)
+        yield from insert_jobs(dialect, [job], unbounded, now_us, locks)
         yield from take_keys(dialect, job.id, keys_wanted(job))
 
 

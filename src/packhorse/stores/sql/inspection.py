@@ -25,7 +25,7 @@ from packhorse.stores.requests import (
 from packhorse.stores.sql.claim import open_limits
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
-from packhorse.stores.sql.ordering import gate_text
+from packhorse.stores.sql.lines import gate_text
 from packhorse.stores.sql.rows import (
     RECORD_COLUMNS,
     STATUS,

@@ -11,34 +11,34 @@ from packhorse.core.policies.records import Put
 from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, alias_of
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.records import RefusedJob
-from packhorse.stores.sql.admission import admit_each
-from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.dialect import Dialect, PlanLocks
 from packhorse.stores.sql.jobs import cancel_steps
+from packhorse.stores.sql.new_jobs import is_keyed
 from packhorse.stores.sql.records import reject, write_changes
 from packhorse.stores.sql.statements import NOW, Rows
-from packhorse.stores.sql.submit import is_keyed
+from packhorse.stores.sql.submit import admit_each
 
 
 def admit_requests(
-    dialect: Dialect, requests: Sequence[IntakeRequest], level: Isolation
+    dialect: Dialect, requests: Sequence[IntakeRequest], locks: PlanLocks
 ) -> Steps[None]:
     """Admit requests in order; consecutive jobs are stored together."""
     for is_job, group in groupby(requests, key=lambda one: one.job is not None):
         if is_job:
             jobs = [one.job for one in group if one.job is not None]
-            yield from _admit_jobs(dialect, jobs, level)
+            yield from _admit_jobs(dialect, jobs, locks)
             continue
         for one in group:
             job_id = (yield from _holder(dialect, one.cancel)) or one.cancel
-            yield from cancel_steps(dialect, job_id, one.tenant, level)
+            yield from cancel_steps(dialect, job_id, one.tenant, locks)
 
 
-def _admit_jobs(dialect: Dialect, jobs: Sequence[NewJob], level: Isolation) -> Steps[None]:
-    answers = yield from admit_each(dialect, jobs, level)
+def _admit_jobs(dialect: Dialect, jobs: Sequence[NewJob], locks: PlanLocks) -> Steps[None]:
+    answers = yield from admit_each(dialect, jobs, locks)
     aliases = []
     for job, answer in zip(jobs, answers, strict=True):
         if isinstance(answer, RefusedJob):
-            yield from reject(dialect, job, answer, level)
+            yield from reject(dialect, job, answer, locks)
         elif answer.job_id != job.id:
             aliases.append(Put(alias_of(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
     if aliases:

@@ -15,16 +15,16 @@ from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Plan, Steps, Wake, about_job, looking_for, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
-from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.dialect import Dialect, PlanLocks
 from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
 from packhorse.stores.sql.keys import Holder, holder_of, identities_of, leave_ready, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
-from packhorse.stores.sql.ordering import Keys, advance_lines, join_lines, line_of, order_line_of
+from packhorse.stores.sql.lines import Keys, advance_lines, join_lines, line_of, order_line_of
+from packhorse.stores.sql.ranks import Newcomer, rank_of
 from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
 from packhorse.stores.sql.search import chosen_finished
 from packhorse.stores.sql.settle import settle_each
 from packhorse.stores.sql.statements import NOW, Rows
-from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 from packhorse.stores.transfer import cursor_of
 
 #: The answer to a redrive of one job that the store does not know.
@@ -34,9 +34,9 @@ _UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 class SqlJobs:
     """See `JobStore`; a store adds submit, claim and settle. `level` makes a plan's isolation."""
 
-    def __init__(self, dialect: Dialect, level: Callable[[], Isolation]) -> None:
+    def __init__(self, dialect: Dialect, locks: Callable[[], PlanLocks]) -> None:
         self._dialect = dialect
-        self._level = level
+        self._locks = locks
 
     @planned()
     def note_progress(self, notes: Sequence[ProgressNote]) -> Steps[tuple[Verdict, ...]]:
@@ -54,8 +54,8 @@ class SqlJobs:
 
     @about_job(CancelAnswer.UNKNOWN)
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
-        level = self._level()
-        return Plan("cancel", lambda: cancel_steps(self._dialect, job_id, tenant, level))
+        locks = self._locks()
+        return Plan("cancel", lambda: cancel_steps(self._dialect, job_id, tenant, locks))
 
     def redrive(
         self, job_ids: Sequence[str], *, tenant: str | None = None, forget: Sequence[str] = ()
@@ -91,10 +91,10 @@ def delete_steps(
 
 
 def cancel_steps(
-    dialect: Dialect, job_id: str, tenant: str | None, level: Isolation
+    dialect: Dialect, job_id: str, tenant: str | None, locks: PlanLocks
 ) -> Steps[CancelAnswer]:
     """See `JobStore.cancel`."""
-    yield from level.enter()
+    yield from locks.enter()
     rows = yield Rows(dialect.sql("cancel_row"), (job_id,))
     if not rows:
         return CancelAnswer.UNKNOWN
@@ -109,10 +109,10 @@ def cancel_steps(
         # Asked only now: a submit that held the row may have stashed a job meanwhile.
         [(stashed,)] = yield Rows(dialect.sql("stash_behind"), (job.seq,))
         if stashed:
-            level.go_alone()
-        level.allow([job.queue])
+            locks.go_alone()
+        locks.allow([job.queue])
         end = _end_lost if status is JobStatus.PROCESSING else _end_waiting
-        yield from end(dialect, job_id, job, now_us, level)
+        yield from end(dialect, job_id, job, now_us, locks)
     elif answer is CancelAnswer.FLAGGED:
         yield dialect.write(dialect.sql("cancel_running"), {"seq": job.seq, "now": now_us})
         yield Wake(f"cancel:{job.worker}")
@@ -135,23 +135,23 @@ class _Unwanted(NamedTuple):
 
 
 def _end_waiting(
-    dialect: Dialect, _job_id: str, job: _Unwanted, now_us: int, level: Isolation
+    dialect: Dialect, _job_id: str, job: _Unwanted, now_us: int, locks: PlanLocks
 ) -> Steps[None]:
     kept = lifetimes(now_us, retention_of(job.settings).finished_us)
     ending = {"seq": job.seq, "now": now_us, "status": CODE[JobStatus.CANCELLED], **kept}
     ended = {**ending, "lane": None, "dead_reason": None}
-    yield from finish_waiting(dialect, [ended], stashed=level.alone)
+    yield from finish_waiting(dialect, [ended], stashed=locks.alone)
 
 
 def _end_lost(
-    dialect: Dialect, job_id: str, job: _Unwanted, now_us: int, level: Isolation
+    dialect: Dialect, job_id: str, job: _Unwanted, now_us: int, locks: PlanLocks
 ) -> Steps[None]:
     worker, keep_us = job.worker or "", retention_of(job.settings).finished_us
     settlement = cancel_lost(
         job_id, job.fence, worker=worker, alone=bool(job.alone), keep_us=keep_us
     )
     yield from settle_each(dialect, [settlement], now_us)
-    yield from aftermath(dialect, "id", [job_id], stashed=level.alone)
+    yield from aftermath(dialect, "id", [job_id], stashed=locks.alone)
 
 
 class _Row(NamedTuple):
@@ -170,16 +170,16 @@ def redrive_steps(
     dialect: Dialect, job_ids: Sequence[str], tenant: str | None, forget: Sequence[str]
 ) -> Steps[tuple[RedriveAnswer, ...]]:
     """Redrive one by one; see `JobStore.redrive`."""
-    level = yield from dialect.go_alone()
+    locks = yield from dialect.go_alone()
     answers = []
     for job_id in job_ids:
-        answer = yield from _redrive(dialect, job_id, tenant, level, forget)
+        answer = yield from _redrive(dialect, job_id, tenant, locks, forget)
         answers.append(answer)
     return tuple(answers)
 
 
 def _redrive(
-    dialect: Dialect, job_id: str, tenant: str | None, level: Isolation, forget: Sequence[str]
+    dialect: Dialect, job_id: str, tenant: str | None, locks: PlanLocks, forget: Sequence[str]
 ) -> Steps[RedriveAnswer]:
     rows = yield Rows(dialect.sql("redrive_row"), (job_id,))
     if not rows:
@@ -197,7 +197,7 @@ def _redrive(
             return RedriveAnswer.CONFLICT
         for name in forget:
             yield dialect.write(dialect.sql("attached_drop"), {"seq": row.seq, "name": name})
-    yield from _ready_again(dialect, row, level, finished=status in TERMINAL)
+    yield from _ready_again(dialect, row, locks, finished=status in TERMINAL)
     return RedriveAnswer.REDRIVEN
 
 
@@ -210,7 +210,7 @@ def _superseded(dialect: Dialect, row: _Row) -> Steps[bool]:
     return False
 
 
-def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: bool) -> Steps[None]:
+def _ready_again(dialect: Dialect, row: _Row, locks: PlanLocks, *, finished: bool) -> Steps[None]:
     now_us: int = yield NOW
     if STATUS[row.status] is JobStatus.COMPLETED:
         yield dialect.write(dialect.sql("attempt_keep"), (row.seq,))
@@ -231,13 +231,13 @@ def _ready_again(dialect: Dialect, row: _Row, level: Isolation, *, finished: boo
         yield dialect.write(forget, (row.seq,))
         identities = identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra))
         yield from take_keys(dialect, row.id, identities)
-        yield from _rejoin(dialect, row, place, queues, level)
+        yield from _rejoin(dialect, row, place, queues, locks)
     yield from join_lines(dialect, [row.seq])
     yield Wake(f"queue:{row.keys.queue}")
 
 
 def _rejoin(
-    dialect: Dialect, row: _Row, place: int, queues: dict[str, QueueRow], level: Isolation
+    dialect: Dialect, row: _Row, place: int, queues: dict[str, QueueRow], locks: PlanLocks
 ) -> Steps[None]:
     """Put a job that had finished at the end of its line."""
     tasks: dict[str, TaskSettings] = yield from task_settings(dialect, [row.keys.task])
@@ -245,6 +245,6 @@ def _rejoin(
     line = line_of(dialect, row.keys, settings, tasks.get(row.keys.task))
     order_line = order_line_of(row.keys)
     lined = line is not None or order_line is not None
-    yield from level.mark_lined([(row.keys, lined)], queues)
+    yield from locks.mark_lined([(row.keys, lined)], queues)
     yield dialect.write(dialect.sql("line_rejoin"), (line, order_line, place, row.seq))
     yield from advance_lines(dialect, [row.keys])

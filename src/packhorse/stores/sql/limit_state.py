@@ -22,7 +22,7 @@ from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.ordering import gate_text
+from packhorse.stores.sql.lines import gate_text
 from packhorse.stores.sql.rows import DECODED_MAX, queue_settings
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
 

@@ -29,7 +29,7 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, QueueSettings, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limit_state import Grants, decode_log, heaviest, state_of
-from packhorse.stores.sql.ordering import Keys, gate_text, unblock
+from packhorse.stores.sql.lines import Keys, gate_text, unblock
 from packhorse.stores.sql.rows import json_text
 from packhorse.stores.sql.statements import ChangeMany, Rows
 

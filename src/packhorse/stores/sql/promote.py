@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from packhorse.stores.plan import Steps
 from packhorse.stores.sql.dialect import Dialect, Promoted
-from packhorse.stores.sql.ordering import join_lines
+from packhorse.stores.sql.lines import join_lines
+from packhorse.stores.sql.ranks import Newcomer, ranks_of
 from packhorse.stores.sql.statements import Rows
-from packhorse.stores.sql.virtual_time import Newcomer, ranks_of
 
 
 class _Due(NamedTuple):

@@ -13,10 +13,10 @@ from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.requests import QueueSettings, QueueState, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limit_state import bytes_of, read_task_settings, scoped
-from packhorse.stores.sql.ordering import gate_text, read_gate, unblock_all
+from packhorse.stores.sql.lines import gate_text, read_gate, unblock_all
+from packhorse.stores.sql.new_jobs import depth_of
 from packhorse.stores.sql.rows import json_text, queue_settings
 from packhorse.stores.sql.statements import Change, Rows
-from packhorse.stores.sql.submit import depth_of
 
 
 class SqlQueues:

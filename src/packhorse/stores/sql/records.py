@@ -26,10 +26,10 @@ from packhorse.core.policies.records import (
 from packhorse.errors import StoreCopied
 from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page
-from packhorse.stores.sql.admission import admit_each
-from packhorse.stores.sql.dialect import Dialect, Isolation
+from packhorse.stores.sql.dialect import Dialect, PlanLocks
 from packhorse.stores.sql.rows import CODE, STATUS, json_text
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.submit import admit_each
 from packhorse.stores.sql.transfer import carry_in_steps
 from packhorse.stores.transfer import CarryAnswer, rejected
 
@@ -42,10 +42,10 @@ class SqlRecords:
     """See `RecordStore`. `isolation` returns the isolation of a plan that submits jobs."""
 
     def __init__(
-        self, dialect: Dialect, isolation: Callable[[Sequence[NewJob]], Isolation]
+        self, dialect: Dialect, locks_for: Callable[[Sequence[NewJob]], PlanLocks]
     ) -> None:
         self._dialect = dialect
-        self._isolation = isolation
+        self._locks_for = locks_for
 
     @planned(writes=False)
     def record(self, named: RecordId) -> Steps[Record | None]:
@@ -84,9 +84,9 @@ class SqlRecords:
     ) -> Plan[Changed]:
         check_changes(changes)
         asked, new = tuple(changes), tuple(jobs)
-        level = self._isolation(new)
+        locks = self._locks_for(new)
         return Plan(
-            "change", lambda: _change(self._dialect, asked, new, level, not_before=not_before)
+            "change", lambda: _change(self._dialect, asked, new, locks, not_before=not_before)
         )
 
 
@@ -94,10 +94,10 @@ class SqlJournal:
     """See `JournalStore`; `isolation` as in `SqlRecords`."""
 
     def __init__(
-        self, dialect: Dialect, isolation: Callable[[Sequence[NewJob]], Isolation]
+        self, dialect: Dialect, locks_for: Callable[[Sequence[NewJob]], PlanLocks]
     ) -> None:
         self._dialect = dialect
-        self._isolation = isolation
+        self._locks_for = locks_for
 
     @planned(writes=False)
     def journal_groups(self, *, limit: int) -> Steps[tuple[Group, ...]]:
@@ -128,23 +128,23 @@ class SqlJournal:
         check_changes(changes)
         folded = Folded.of(group, line_ids, carried)
         asked, new = tuple(changes), tuple(jobs)
-        level = self._isolation(new)
-        return Plan("fold", lambda: _change(self._dialect, asked, new, level, folded=folded))
+        locks = self._locks_for(new)
+        return Plan("fold", lambda: _change(self._dialect, asked, new, locks, folded=folded))
 
 
 def _change(
     dialect: Dialect,
     changes: Sequence[RecordChange],
     jobs: Sequence[NewJob],
-    level: Isolation,
+    locks: PlanLocks,
     *,
     not_before: int | None = None,
     folded: Folded | None = None,
 ) -> Steps[Changed]:
     yield from dialect.lock_records([change.id.text for change in changes])
     if jobs:
-        yield from level.enter()
-        level.allow([job.queue for job in jobs])
+        yield from locks.enter()
+        locks.allow([job.queue for job in jobs])
     now_us: int = yield NOW
     if not_before is not None and now_us < not_before:
         return Changed(now_us, early=True)
@@ -156,10 +156,10 @@ def _change(
         raise StoreCopied(to=copied_to)
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
-    answers = (yield from admit_each(dialect, jobs, level)) if jobs else ()
+    answers = (yield from admit_each(dialect, jobs, locks)) if jobs else ()
     for job, answer in zip(jobs, answers, strict=True):
         if isinstance(answer, RefusedJob) and member_of(job.options) is not None:
-            yield from reject(dialect, job, answer, level)
+            yield from reject(dialect, job, answer, locks)
     if folded is not None:
         yield from _fold_lines(dialect, folded)
     yield from _write(dialect, decided, highest)
@@ -204,12 +204,12 @@ def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
         yield Wake("journal")
 
 
-def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, level: Isolation) -> Steps[None]:
+def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks) -> Steps[None]:
     """Store a refused job as a dead letter, without its keys and lines.
 
     A job that has its id already stays as it is.
     """
-    level.go_alone()
+    locks.go_alone()
     now_us: int = yield NOW
     dead = rejected(job, refused.code, refused.reason, now_us)
     [answer] = yield from carry_in_steps(dialect, (dead,), _stay)

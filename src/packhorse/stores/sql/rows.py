@@ -35,9 +35,9 @@ STATUS: Final = tuple(JobStatus)
 CODE: Final = MappingProxyType({status: code for code, status in enumerate(STATUS)})
 
 #: Above every virtual time for centuries.
-PASSES: Final = 2**56
+RANK_PER_PRIORITY: Final = 2**56
 #: Above every rank by priority, so that a queue that begins to age keeps the order it had.
-AGED: Final = (max(Priority) + 1) * PASSES
+AGED: Final = (max(Priority) + 1) * RANK_PER_PRIORITY
 #: More bytes than there are.
 NO_BOUND: Final = 2**62
 #: Lines of history kept from each end.

@@ -16,10 +16,11 @@ from packhorse.core.policies.uniqueness import at_least_us, record_until_us, res
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.attachments import delivered_to, keep_counted, wait_for_signal
-from packhorse.stores.sql.dialect import Dialect, Isolation, Needs
+from packhorse.stores.sql.dialect import Dialect, Needs, PlanLocks
 from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.keys import leave_ready
-from packhorse.stores.sql.ordering import gate_text
+from packhorse.stores.sql.lines import gate_text
+from packhorse.stores.sql.ranks import Newcomer, rank_of
 from packhorse.stores.sql.rows import (
     CODE,
     HISTORY_EACH_END,
@@ -31,7 +32,6 @@ from packhorse.stores.sql.rows import (
     settled_mark,
 )
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
-from packhorse.stores.sql.virtual_time import Newcomer, rank_of
 
 #: Only callers can wait for the end of unconstrained jobs.
 _WAITERS: Final = Needs(awaited=True)
@@ -73,7 +73,7 @@ class _Held(NamedTuple):
 def settle_in_order(
     dialect: Dialect,
     settlements: Sequence[Settlement],
-    level: Isolation,
+    locks: PlanLocks,
     *,
     stashed: bool | None = None,
 ) -> Steps[tuple[Verdict, ...]]:
@@ -86,11 +86,11 @@ def settle_in_order(
         needs = yield from dialect.needs()
         stashed = needs.stashed
     if len(settlements) == 1 or not (stashed or any(map(_takes_a_place, settlements))):
-        verdict: tuple[Verdict, ...] = yield from _settle_all(dialect, settlements, level, needs)
+        verdict: tuple[Verdict, ...] = yield from _settle_all(dialect, settlements, locks, needs)
         return verdict
     verdicts: list[Verdict] = []
     for one in settlements:
-        verdicts += yield from _settle_all(dialect, [one], level, None)
+        verdicts += yield from _settle_all(dialect, [one], locks, None)
     return tuple(verdicts)
 
 
@@ -100,7 +100,7 @@ def _takes_a_place(one: Settlement) -> bool:
 
 
 def _settle_all(
-    dialect: Dialect, settlements: Sequence[Settlement], level: Isolation, needs: Needs | None
+    dialect: Dialect, settlements: Sequence[Settlement], locks: PlanLocks, needs: Needs | None
 ) -> Steps[tuple[Verdict, ...]]:
     now_us: int = yield NOW
     # Completions without counts share one statement; nearly always that is all of them.
@@ -114,10 +114,10 @@ def _settle_all(
         if applied < len(completed):  # some are stale, cancelled or repeated: look at each
             others = list(settlements)
     each = (yield from settle_each(dialect, others, now_us)) if others else []
-    needs = _WAITERS if level.unconstrained else needs
+    needs = _WAITERS if locks.unconstrained else needs
     ids = [one.job_id for one in settlements]
     if needs is None or any(needs):
-        yield from aftermath(dialect, "id", ids, stashed=level.alone, needs=needs)
+        yield from aftermath(dialect, "id", ids, stashed=locks.alone, needs=needs)
     if len(others) == len(settlements):
         return tuple(each)
     if not others:

@@ -1,374 +1,292 @@
 # SPDX-License-Identifier: MIT
-"""Store new jobs: refuse some, give the others their rank and place, and keep their keys."""
+"""General submit: admit jobs, answer with the holder of a key, or shed jobs from a full queue."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
-from packhorse.core.constraints import Constraint, job_constraints
-from packhorse.core.job import NUMBER_MAX, JobStatus, NewJob
+import msgspec
+
+from packhorse.core.job import DeadReason, JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
-from packhorse.core.policies.depth import excess, room, turned_away
-from packhorse.core.policies.gates import concurrency_gate
-from packhorse.core.policies.rate_limit import check_weight
-from packhorse.core.policies.uniqueness import KnownJob, refuse_strangers
-from packhorse.core.sizes import THE_STORE
-from packhorse.errors import ConfigError, QueueClosed, QueueFull
+from packhorse.core.policies.uniqueness import (
+    Conflict,
+    KnownJob,
+    conflict,
+    idempotency_identity,
+    refuse_strangers,
+    same_payload,
+    unique_identity,
+)
+from packhorse.errors import IdempotencyMismatch, PackhorseError
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.requests import QueueSettings, Submitted, TaskSettings
-from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.limit_state import bytes_of, count_bytes, task_settings
-from packhorse.stores.sql.ordering import gate_text, join_lines, line_of, order_line_of
-from packhorse.stores.sql.rows import CODE, PASSES, STATUS, Lane, QueueRow, read_extra
-from packhorse.stores.sql.statements import NOW, Rows
-from packhorse.stores.sql.virtual_time import Newcomer, mark_tenanted, ranks_of
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.requests import Submitted
+from packhorse.stores.sql.dialect import Dialect, PlanLocks
+from packhorse.stores.sql.finish import give_up
+from packhorse.stores.sql.keys import (
+    Holder,
+    holder_of,
+    holds,
+    keys_wanted,
+    last_holder,
+    leave_ready,
+    never_taken,
+    take_keys,
+    take_new_keys,
+)
+from packhorse.stores.sql.lines import join_lines
+from packhorse.stores.sql.new_jobs import (
+    due_us_of,
+    insert_jobs,
+    is_keyed,
+    known_as,
+    known_jobs,
+    least_urgent,
+    note_bytes,
+    refuse_full,
+    refuse_known,
+    refuse_queues,
+    room_in,
+    store_all,
+)
+from packhorse.stores.sql.ranks import Newcomer, rank_of
+from packhorse.stores.sql.rows import (
+    CODE,
+    STATUS,
+    Lane,
+    QueueRow,
+    json_text,
+    payload_text,
+    read_extra,
+)
+from packhorse.stores.sql.statements import NOW
 
-#: Jobs of a bounded line that stay ready at least, and lines that one submit caps.
-_LINE_READY_MIN: Final = 32
-_LINES_CAPPED_MAX: Final = 50
-#: Jobs that are read at once to find those that a full queue sheds.
-_SHED_PAGE: Final = 100
-_PENDING: Final = CODE[JobStatus.PENDING]
-_QUEUED: Final = CODE[JobStatus.QUEUED]
-_READY: Final = int(Lane.READY)
-_WAITING: Final = int(Lane.WAITING)
 
-
-def store_all(
-    dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow], level: Isolation
+def submit_general(
+    dialect: Dialect, jobs: Sequence[NewJob], locks: PlanLocks
 ) -> Steps[tuple[Submitted, ...]]:
-    """Store jobs whose keys no other job has taken, unless their queues refuse them."""
-    now_us: int = yield NOW
-    known = yield from known_jobs(dialect, [job.id for job in jobs])
-    fresh = _first_of_each(jobs, known)
-    yield from refuse_queues(dialect, fresh, queues)
-    yield from refuse_full(dialect, fresh, queues)
-    if fresh:
-        yield from insert_jobs(dialect, fresh, queues, now_us, level)
-    return answered(jobs, known, now_us)
-
-
-def _first_of_each(jobs: Sequence[NewJob], known: dict[str, JobStatus]) -> list[NewJob]:
-    """Return the jobs to store: those whose id is new, the first of each id."""
-    first: dict[str, NewJob] = {}
+    """Submit any jobs: as one batch, unless some want keys that another job took before them."""
     for job in jobs:
-        if job.id not in known:
-            first.setdefault(job.id, job)
-    return list(first.values())
+        payload_text(job)  # binary payloads are refused first
+    queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
+    drops = any(row.drops for row in queues.values())
+    keyed = [job for job in jobs if is_keyed(job)]
+    if keyed and (not (yield from never_taken(dialect, keyed)) or drops):
+        answers: tuple[Submitted, ...] = yield from _one_by_one(dialect, jobs, locks)
+        return answers
+    answers = yield from store_all(dialect, jobs, queues, locks)
+    if keyed:
+        stored = {answer.job_id for answer in answers if not answer.deduplicated}
+        yield from take_new_keys(dialect, [job for job in keyed if job.id in stored])
+    if drops:
+        answers = yield from _shed_after(dialect, jobs, answers, locks)
+    return answers
 
 
-def refuse_queues(
-    dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow]
-) -> Steps[None]:
-    """Refuse jobs for a shelf or a closed queue, and jobs that are too heavy."""
+def _one_by_one(
+    dialect: Dialect, jobs: Sequence[NewJob], locks: PlanLocks
+) -> Steps[tuple[Submitted, ...]]:
+    """Submit jobs in order, since an earlier one may take the key of a later one."""
+    answers = []
+    held: dict[str, int] = {}
     for job in jobs:
-        row = queues[job.queue]
-        if row.shelf:
-            raise ConfigError(
-                f"{job.queue!r} is a dead-letter shelf, not a queue, and nothing is claimed from "
-                "it; nothing was stored: submit to the queue itself, or redrive the dead letter"
-            )
-        if row.closed:
-            raise QueueClosed(job.queue)
-        if job.weight != 1:
-            yield from _refuse_heavy(dialect, job, row)
+        answer = yield from _admit(dialect, job, locks, held)
+        answers.append(answer)
+    pairs = zip(jobs, answers, strict=True)
+    stored = [job for job, (_, again) in pairs if not again]
+    queues = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in stored))
+    yield from refuse_full(dialect, stored, queues, stored=True, held=held)
+    shed = yield from _shed_all(dialect, queues, locks)
+    statuses = yield from known_jobs(dialect, [job_id for job_id, _ in answers])
+    told = [Submitted(job_id, again, statuses[job_id]) for job_id, again in answers]
+    return _with_shed(told, shed)
 
 
-def refuse_full(
-    dialect: Dialect,
-    jobs: Iterable[NewJob],
-    queues: dict[str, QueueRow],
-    *,
-    stored: bool = False,
-    held: Mapping[str, int] | None = None,
-) -> Steps[None]:
-    """Refuse jobs that do not fit into queues that do not drop; `stored`: they are counted already.
-
-    `held` has the bytes of queues that were read before the jobs were stored.
-    """
-    jobs = list(jobs)
-    for queue, arriving in Counter(job.queue for job in jobs).items():
-        limit = queues[queue].settings.max_depth
-        if limit is not None and not queues[queue].drops:
-            depth = yield from depth_of(dialect, queue, limit if stored else limit - arriving)
-            waited = depth - arriving if stored else depth
-            if excess(waited, arriving, limit):
-                raise QueueFull(queue, depth=waited, limit=limit)
-    before = dict(held or {})
-    yield from note_bytes(dialect, queues, before)
-    for name, limit in _byte_bounds(queues).items():
-        chosen = [job for job in jobs if name in (job.queue, THE_STORE)]
-        arriving = sum([len(job.payload) for job in chosen])
-        dropping = name != THE_STORE and queues[name].drops
-        if not dropping and excess(before[name], arriving, limit):
-            reason = "bytes" if name != THE_STORE else "store_bytes"
-            raise QueueFull(chosen[0].queue, depth=before[name], limit=limit, reason=reason)
+def _shed_after(
+    dialect: Dialect, jobs: Sequence[NewJob], answers: Sequence[Submitted], locks: PlanLocks
+) -> Steps[tuple[Submitted, ...]]:
+    """Shed jobs from queues that drop, after the insert; the answers have the final statuses."""
+    pairs = zip(jobs, answers, strict=True)
+    queues = dict.fromkeys(job.queue for job, one in pairs if not one.deduplicated)
+    shed = yield from _shed_all(dialect, queues, locks)
+    statuses = yield from known_jobs(dialect, [answer.job_id for answer in answers])
+    told = [msgspec.structs.replace(one, status=statuses[one.job_id]) for one in answers]
+    return _with_shed(told, shed)
 
 
-def _byte_bounds(queues: Mapping[str, QueueRow]) -> dict[str, int]:
-    """Return the byte bounds of these queues, and last that of the store."""
-    bounds = {queue: row.settings.max_bytes for queue, row in queues.items()}
-    bounds[THE_STORE] = next((row.store_bytes for row in queues.values()), None)
-    return {name: limit for name, limit in bounds.items() if limit is not None}
+def _with_shed(answers: list[Submitted], shed: Sequence[str]) -> tuple[Submitted, ...]:
+    if shed:
+        answers[-1] = msgspec.structs.replace(answers[-1], shed=tuple(shed))
+    return tuple(answers)
 
 
-def note_bytes(
-    dialect: Dialect, queues: Mapping[str, QueueRow], held: dict[str, int]
-) -> Steps[None]:
-    """Add to `held` the bytes of bounded queues, and of the store, that are not there yet."""
-    for name in _byte_bounds(queues).keys() - held.keys():
-        held[name] = yield from bytes_of(dialect, name)
-
-
-def depth_of(dialect: Dialect, queue: str, enough: int) -> Steps[int]:
-    """Return how many jobs of a queue wait, without those that wait in a step of their handler.
-
-    If no more than `enough` wait in all, these are counted too, since no index has them.
-    """
-    [(depth,)] = yield Rows(dialect.sql("depth"), (queue,))
-    if depth <= enough:
-        return int(depth)
-    [(in_steps,)] = yield Rows(dialect.sql("depth_in_steps"), (queue,))
-    return int(depth - in_steps)
-
-
-def least_urgent(
-    dialect: Dialect, queue: str, jobs: int, size: int
-) -> Steps[list[tuple[Any, ...]]]:
-    """Return the rows of jobs to shed so that a queue loses so many jobs and bytes."""
-    found: list[tuple[Any, ...]] = []
-    page = max(jobs, _SHED_PAGE)
-    while jobs > 0 or size > 0:
-        rows = yield Rows(dialect.sql("shed"), (queue, page, len(found)))
-        for row in rows:
-            if jobs <= 0 and size <= 0:
-                break
-            found.append(row)
-            jobs, size = jobs - 1, size - row[-1]
-        if len(rows) < page:
-            break
-    return found
-
-
-def _refuse_heavy(dialect: Dialect, job: NewJob, row: QueueRow) -> Steps[None]:
-    tasks: dict[str, TaskSettings] = yield from task_settings(dialect, [job.task])
-    task = tasks.get(job.task)
-    settings = row.settings
-    check_weight(job.weight, (settings.rate, settings.tenant_rate, task.rate if task else None))
-
-
-def insert_jobs(
-    dialect: Dialect,
-    jobs: Sequence[NewJob],
-    queues: dict[str, QueueRow],
-    now_us: int,
-    level: Isolation,
-) -> Steps[int]:
-    """Insert the jobs whose id is new; return how many."""
-    if any(job.tenant for job in jobs):
-        newcomers = [_newcomer(job) for job in jobs]
-        queues = yield from mark_tenanted(dialect, queues, newcomers, level)
-    seqs: Sequence[int] = yield from dialect.numbers_for(jobs, queues)
-    where = [place_of(job, now_us) for job in jobs]
-    if any(row.ranks_specially for row in queues.values()):
-        where = yield from _special_places(dialect, jobs, queues, seqs, now_us)
-    inserted: int = yield from dialect.insert_rows(jobs, seqs, where, now_us)
-    yield from index_rare(dialect, jobs)
-    yield from count_bytes(dialect, [job.id for job in jobs if queues[job.queue].counts_bytes])
-    gated = bool(level.gated_tasks) or any(row.gates_every_job for row in queues.values())
-    if gated or any(has_keys(job) for job in jobs):
-        yield from _keep_keys(dialect, jobs, queues, seqs, level)
-    for queue in queues:
-        yield Wake(f"queue:{queue}")
-    return inserted
-
-
-def index_rare(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:
-    """Write what few of the jobs just inserted have, in tables of their own."""
-    dated = [job.id for job in jobs if job.deadline_us is not None]
-    if dated:
-        yield dialect.write(dialect.sql("submit_deadlines"), (dialect.many(dated),))
-    tagged = [job.id for job in jobs if job.tags]
-    if tagged:
-        yield dialect.write(dialect.sql("submit_tags"), (dialect.many(tagged),))
-    yield from dialect.keep_bodies(jobs)
-
-
-def is_keyed(job: NewJob) -> bool:
-    """Whether a job has a unique or idempotency key."""
-    return bool(job_constraints(job) & Constraint.KEY)
-
-
-def has_keys(job: NewJob) -> bool:
-    """Whether a job has keys or a weight that gates depend on."""
-    return bool(job_constraints(job) & (Constraint.ORDER | Constraint.LIMIT))
-
-
-def _newcomer(job: NewJob) -> Newcomer:
-    return Newcomer(job.queue, job.priority, job.tenant)
-
-
-def _special_places(
-    dialect: Dialect,
-    jobs: Sequence[NewJob],
-    queues: dict[str, QueueRow],
-    seqs: Sequence[int],
-    now_us: int,
-) -> Steps[list[tuple[int, int, int]]]:
-    """Do as `place_of` for queues where ranks depend on more than priority."""
-    doomed = yield from _doomed(dialect, jobs, queues, seqs)
-    due = [due_us_of(job, now_us) for job in jobs]
-    where = [(_PENDING, _WAITING, due_us) for due_us in due]
-    ready = [
-        index for index, job in enumerate(jobs) if due[index] <= now_us and job.id not in doomed
-    ]
-    newcomers = [_newcomer(jobs[index]) for index in ready]
-    ranks = yield from ranks_of(dialect, newcomers, queues, now_us)
-    for index, rank in zip(ready, ranks, strict=True):
-        where[index] = (_QUEUED, _READY, rank)
-    return where
-
-
-def _doomed(
-    dialect: Dialect, jobs: Sequence[NewJob], queues: dict[str, QueueRow], seqs: Sequence[int]
-) -> Steps[frozenset[str]]:
-    """Return new jobs that a full queue will drop at once: they take no place and no pass."""
-    doomed: set[str] = set()
-    for queue, row in queues.items():
-        if not row.drops:
+def admit_each(
+    dialect: Dialect, jobs: Sequence[NewJob], locks: PlanLocks
+) -> Steps[tuple[Submitted | RefusedJob, ...]]:
+    """Store each job that only depth or a closed queue would refuse; see `RecordStore.change`."""
+    answers: list[tuple[str, bool] | RefusedJob] = []
+    yield from never_taken(dialect, [job for job in jobs if is_keyed(job)])  # locks in order
+    for keyed, group in groupby(jobs, key=is_keyed):
+        if not keyed:
+            answers += yield from _admit_together(dialect, list(group), locks)
             continue
-        mine = [
-            (job.priority, seq, job.id, len(job.payload))
-            for seq, job in zip(seqs, jobs, strict=True)
-            if job.queue == queue
+        for job in group:
+            try:
+                payload_text(job)
+                yield from refuse_known(dialect, [job])
+                answer = yield from _admit(dialect, job, locks)
+                answers.append(answer)
+            except PackhorseError as error:  # raised before anything was written about the job
+                answers.append(RefusedJob(job.id, error.code, str(error)))
+    stored = [one[0] for one in answers if not isinstance(one, RefusedJob)]
+    statuses = yield from known_jobs(dialect, stored)
+    return tuple(
+        [
+            one if isinstance(one, RefusedJob) else Submitted(*one, statuses[one[0]])
+            for one in answers
         ]
-        size = sum(own for *_, own in mine)
-        more, larger = yield from room_in(dialect, queue, row.settings, len(mine))
-        if len(mine) > more or size > larger:
-            least = yield from least_urgent(dialect, queue, len(mine) - more, size - larger)
-            waiting = [(priority, seq, "", own) for seq, _, _, priority, own in least]
-            doomed |= turned_away(waiting, mine, more, larger)
-    return frozenset(doomed)
-
-
-def room_in(
-    dialect: Dialect, queue: str, settings: QueueSettings, arriving: int
-) -> Steps[tuple[int, int]]:
-    """Return how many more jobs and bytes fit; a number of jobs below `arriving` may be too low."""
-    jobs = size = NUMBER_MAX
-    if settings.max_depth is not None:
-        depth = yield from depth_of(dialect, queue, settings.max_depth - arriving)
-        jobs = room(depth, settings.max_depth)
-    if settings.max_bytes is not None:
-        size = room((yield from bytes_of(dialect, queue)), settings.max_bytes)
-    return jobs, size
-
-
-def known_jobs(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, JobStatus]]:
-    """Return the statuses of these jobs that are stored."""
-    rows = yield Rows(dialect.sql("known"), (dialect.many(list(job_ids)),))
-    return {job_id: STATUS[status] for job_id, status in rows}
-
-
-def refuse_known(
-    dialect: Dialect, jobs: Sequence[NewJob], *, ids_are_new: bool = False
-) -> Steps[None]:
-    """Refuse jobs whose ids belong to others; see `policies.uniqueness.refuse_strangers`."""
-    if not jobs or ids_are_new:
-        return
-    known = yield from known_as(dialect, [job.id for job in jobs])
-    refuse_strangers(jobs, known)
-
-
-def known_as(dialect: Dialect, job_ids: Iterable[str]) -> Steps[dict[str, KnownJob]]:
-    """Return what a submit compares of these jobs that are stored."""
-    ids = dialect.many(list(dict.fromkeys(job_ids)))
-    rows = yield Rows(dialect.sql("known_as"), (ids,))
-    return {
-        job_id: KnownJob(task, tenant, payload, read_extra(extra).unique)
-        for job_id, task, tenant, payload, extra in rows
-    }
-
-
-def due_us_of(job: NewJob, now_us: int) -> int:
-    """Return when a new job is due."""
-    return now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
-
-
-def place_of(job: NewJob, now_us: int) -> tuple[int, int, int]:
-    """Return status, lane and rank of a new job by its priority alone."""
-    due_us = due_us_of(job, now_us)
-    if due_us <= now_us:
-        return _QUEUED, _READY, job.priority * PASSES
-    return _PENDING, _WAITING, due_us
-
-
-def _keep_keys(
-    dialect: Dialect,
-    jobs: Sequence[NewJob],
-    queues: dict[str, QueueRow],
-    seqs: Sequence[int],
-    level: Isolation,
-) -> Steps[None]:
-    """Write the keys and lines of jobs that gates may block, and block the ready ones behind."""
-    tasks: dict[str, TaskSettings] = {}
-    if any(row.limited_tasks for row in queues.values()):
-        tasks = yield from task_settings(dialect, dict.fromkeys([job.task for job in jobs]))
-    changes: list[dict[str, Any]] = []
-    lined = []
-    for seq, job in zip(seqs, jobs, strict=True):
-        line = line_of(dialect, job, queues[job.queue].settings, tasks.get(job.task))
-        order_line = order_line_of(job)
-        gated = line is not None or order_line is not None or job.weight != 1
-        lined.append((job, gated))
-        if gated:
-            lines = {"line": line, "order_line": order_line, "ordering_key": job.ordering_key}
-            keys = {"concurrency_key": job.concurrency_key, "rate_key": job.rate_key}
-            changes.append({"seq": seq, "id": job.id, "weight": job.weight, **lines, **keys})
-    yield from level.mark_lined(lined, queues)
-    if changes:
-        yield dialect.write_rows(dialect.sql("submit_keys"), changes)
-        yield from join_lines(dialect, [change["seq"] for change in changes])
-        yield from _cap_lines(dialect, jobs, queues, tasks)
-
-
-def _cap_lines(
-    dialect: Dialect,
-    jobs: Sequence[NewJob],
-    queues: dict[str, QueueRow],
-    tasks: dict[str, TaskSettings],
-) -> Steps[None]:
-    """Keep only as many jobs of a bounded line ready as could run, so that claims stay short."""
-    bounded: dict[str, tuple[str, int]] = {}
-    for job in jobs:
-        task = tasks.get(job.task)
-        if task is not None and task.concurrency is not None and job.ordering_key is None:
-            line = line_of(dialect, job, queues[job.queue].settings, task)
-            if line is not None:
-                bounded[line] = (gate_text(concurrency_gate(job)), task.concurrency)
-    if len(bounded) <= _LINES_CAPPED_MAX:
-        for line, (gate, limit) in bounded.items():
-            yield dialect.write(dialect.sql("line_cap"), (gate, line, max(limit, _LINE_READY_MIN)))
-
-
-def fresh_answer(job: NewJob, now_us: int) -> Submitted:
-    """Return the answer for a job that was stored."""
-    return Submitted(
-        job.id, deduplicated=False, status=status_at_submit(due_us_of(job, now_us), now_us)
     )
 
 
-def answered(
-    jobs: Sequence[NewJob], known: dict[str, JobStatus], now_us: int
-) -> tuple[Submitted, ...]:
-    """Return the answers; jobs that were known or repeated in this call are deduplicated."""
-    seen = dict(known)
-    answers = []
+def _admit_together(
+    dialect: Dialect, jobs: Sequence[NewJob], locks: PlanLocks
+) -> Steps[list[tuple[str, bool] | RefusedJob]]:
+    """Do as `_admit` for a batch of jobs without keys, ignoring the bounds of their queues."""
+    known: dict[str, KnownJob] = yield from known_as(dialect, [job.id for job in jobs])
+    rows = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in jobs))
+    queues = {name: row.unbounded() for name, row in rows.items()}
+    answers: list[tuple[str, bool] | RefusedJob] = []
+    fresh = []
     for job in jobs:
-        status = seen.get(job.id)
-        fresh = fresh_answer(job, now_us)
-        answers.append(fresh if status is None else Submitted(job.id, True, status))
-        seen.setdefault(job.id, fresh.status)
-    return tuple(answers)
+        try:
+            payload_text(job)
+            refuse_strangers([job], known)
+            if job.id not in known:
+                yield from refuse_queues(dialect, [job], queues)
+                known[job.id] = KnownJob(job.task, job.tenant, job.payload, job.unique)
+                fresh.append(job)
+                answers.append((job.id, False))
+            else:
+                answers.append((job.id, True))
+        except PackhorseError as error:
+            answers.append(RefusedJob(job.id, error.code, str(error)))
+    if fresh:
+        chosen = {job.queue: queues[job.queue] for job in fresh}
+        yield from insert_jobs(dialect, fresh, chosen, (yield NOW), locks)
+    return answers
+
+
+def _admit(
+    dialect: Dialect, job: NewJob, locks: PlanLocks, held: dict[str, int] | None = None
+) -> Steps[tuple[str, bool]]:
+    """Store one job, or find the one that answers for it; return its id and whether it existed.
+
+    Add the bytes that its queue and the store held before to `held`. If that is None, neither
+    bounds nor a closed queue refuse the job.
+    """
+    known = yield from known_jobs(dialect, [job.id])
+    if known:
+        return job.id, True
+    now_us: int = yield NOW
+    queues = yield from dialect.queue_rows([job.queue])
+    if held is None:
+        queues = {name: row.unbounded() for name, row in queues.items()}
+    else:
+        yield from note_bytes(dialect, queues, held)
+    yield from refuse_queues(dialect, [job], queues)
+    holder = yield from _same(dialect, job)
+    if holder is None:
+        holder, now_us = yield from _rival(dialect, job, now_us, locks)
+    if holder is not None:
+        return holder, True
+    yield from insert_jobs(dialect, [job], queues, now_us, locks)
+    yield from take_keys(dialect, job.id, keys_wanted(job))
+    return job.id, False
+
+
+def _same(dialect: Dialect, job: NewJob) -> Steps[str | None]:
+    """Return the holder of the idempotency key; refuse the job if its payload differs."""
+    identity = idempotency_identity(job)
+    holder: Holder | None = yield from holder_of(dialect, "idempotency", identity)
+    if holder is None or job.idempotency is None:
+        return None
+    theirs = read_extra(holder.extra).idempotency
+    if theirs is not None and not same_payload(theirs.digest, job.idempotency.digest):
+        raise IdempotencyMismatch(
+            f"idempotency key {job.idempotency.key!r} of task {job.task!r} belongs to job "
+            f"{holder.id}, which has another payload; nothing was stored: give each payload a key "
+            "of its own",
+            job_id=holder.id,
+        )
+    yield from leave_ready(holder.queue, holder.status)
+    return holder.id
+
+
+def _rival(
+    dialect: Dialect, job: NewJob, now_us: int, locks: PlanLocks
+) -> Steps[tuple[str | None, int]]:
+    """Apply the new job's rule to the holder of its unique key; return the holder and the time.
+
+    Reading the holder may wait for a settlement of it that ends after `now_us` was read. The new
+    job must not seem to be created before that end.
+    """
+    holder = yield from last_holder(dialect, "unique", unique_identity(job))
+    if holder is None or job.unique is None:
+        return None, now_us
+    now_us = max(now_us, holder.finished_us or 0)
+    if not holds("unique", holder, now_us):
+        return None, now_us
+    locks.allow([holder.queue])
+    yield from leave_ready(holder.queue, holder.status)
+    met = conflict(job.unique.on_conflict, STATUS[holder.status])
+    if met is Conflict.STASH:
+        yield dialect.write(dialect.sql("stash_keep"), (holder.seq, json_text(job)))
+    elif met is not Conflict.ANSWER:
+        yield dialect.write(dialect.sql("stash_forget"), (holder.seq,))
+        own = {"payload": payload_text(job), "bytes": len(job.payload)}
+        replaced = {**own, "now": now_us, "seq": holder.seq}
+        yield dialect.write(dialect.sql("payload_replace"), replaced)
+        if met is Conflict.RESCHEDULE:
+            yield from _reschedule(dialect, holder, job, now_us)
+    return holder.id, now_us
+
+
+def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> Steps[None]:
+    """Reschedule a waiting holder, which loses its place."""
+    due_us = due_us_of(job, now_us)
+    where = {"lane": int(Lane.WAITING), "rank": due_us, "place": holder.seq, "due_us": due_us}
+    row = {"status": CODE[JobStatus.PENDING], "now": now_us, "seq": holder.seq}
+    yield dialect.write(dialect.sql("reschedule"), {**where, **row})
+    if status_at_submit(due_us, now_us) is JobStatus.QUEUED:  # as one that was not ready before
+        where["lane"] = int(Lane.SUSPECT if holder.suspect else Lane.READY)
+        queues = yield from dialect.queue_rows([holder.queue])
+        newcomer = Newcomer(holder.queue, holder.priority, holder.tenant)
+        where["rank"] = yield from rank_of(dialect, newcomer, queues, now_us)
+        [where["place"]] = yield from dialect.take_places(1)
+        row["status"] = CODE[JobStatus.QUEUED]
+        yield dialect.write(dialect.sql("reschedule"), {**where, **row})
+    yield from join_lines(dialect, [holder.seq])
+    yield Wake(f"queue:{holder.queue}")
+
+
+def _shed_all(dialect: Dialect, names: Iterable[str], locks: PlanLocks) -> Steps[list[str]]:
+    """Shed the least urgent jobs, latest first, from each queue that drops and holds too many."""
+    queues = yield from dialect.queue_rows(names)
+    shed: list[str] = []
+    for name, row in queues.items():
+        if row.drops:
+            shed += yield from _shed(dialect, name, row, locks)
+    return shed
+
+
+def _shed(dialect: Dialect, queue: str, row: QueueRow, locks: PlanLocks) -> Steps[tuple[str, ...]]:
+    now_us: int = yield NOW
+    jobs, size = yield from room_in(dialect, queue, row.settings, 0)
+    if jobs >= 0 and size >= 0:
+        return ()
+    locks.go_alone()
+    rows = yield from least_urgent(dialect, queue, -jobs, -size)
+    shed: tuple[str, ...] = yield from give_up(dialect, rows, DeadReason.SHED, now_us)
+    return shed

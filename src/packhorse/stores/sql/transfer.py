@@ -17,11 +17,12 @@ from packhorse.stores.sql.attachments import attachment_rows, read_attachments
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.keys import Holder, holder_of, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
-from packhorse.stores.sql.ordering import join_lines, line_of, order_line_of
+from packhorse.stores.sql.lines import join_lines, line_of, order_line_of
+from packhorse.stores.sql.new_jobs import index_rare, known_jobs
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
-    PASSES,
+    RANK_PER_PRIORITY,
     RECORD_COLUMNS,
     RECORD_NAMES,
     Lane,
@@ -37,7 +38,6 @@ from packhorse.stores.sql.rows import (
 )
 from packhorse.stores.sql.search import CONDITIONS
 from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
-from packhorse.stores.sql.submit import index_rare, known_jobs
 from packhorse.stores.transfer import (
     CarriedJob,
     CarriedPage,
@@ -184,7 +184,7 @@ def _standing(values: dict[str, Any], priority: int, *, queued: bool) -> Standin
         return None
     if rank >= AGED:
         return Standing(place, values["ready_us"], aged=rank - AGED)
-    return Standing(place, values["ready_us"], rank - priority * PASSES)
+    return Standing(place, values["ready_us"], rank - priority * RANK_PER_PRIORITY)
 
 
 #: Columns with the names of fields of `NewJob`, and of `CarriedJob`.
@@ -202,7 +202,7 @@ def carry_in_steps(
     dialect: Dialect, jobs: Sequence[CarriedJob], go_back: Callable[[], Steps[None]]
 ) -> Steps[tuple[CarryAnswer, ...]]:
     """Store all new jobs together; see `TransferStore.carry_in`."""
-    level = yield from dialect.go_alone()
+    locks = yield from dialect.go_alone()
     answers: tuple[CarryAnswer, ...] = yield from _decide(dialect, jobs)
     pairs = zip(jobs, answers, strict=True)
     chosen = [job for job, answer in pairs if answer is CarryAnswer.CARRIED]
@@ -221,7 +221,7 @@ def carry_in_steps(
     yield from _pass_on_passes(dialect, chosen)
     lined = [bool(row["line"] or row["order_line"] or row["weight"] != 1) for row in rows]
     own = zip([one.job for one in chosen], lined, strict=True)
-    yield from level.mark_lined(own, queues)
+    yield from locks.mark_lined(own, queues)
     yield from dialect.settings_changed()
     yield from join_lines(dialect, [row["seq"] for row in rows if row["lane"] == Lane.READY])
     lines = sorted({row["order_line"] for row in rows if row["order_line"] is not None})
@@ -318,7 +318,7 @@ def _where(carried: CarriedJob, seq: int) -> dict[str, int | None]:
 def _rank(priority: int, standing: Standing) -> int:
     if standing.aged is not None:
         return AGED + standing.aged
-    return priority * PASSES + standing.pass_number
+    return priority * RANK_PER_PRIORITY + standing.pass_number
 
 
 def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) -> Steps[None]:

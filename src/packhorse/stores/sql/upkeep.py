@@ -18,7 +18,7 @@ from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Parked, Worke
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.finish import aftermath, give_up, remove_steps
 from packhorse.stores.sql.limit_state import any_log_to_do, forget_logs
-from packhorse.stores.sql.ordering import any_blocked, join_lines, unblock
+from packhorse.stores.sql.lines import any_blocked, join_lines, unblock
 from packhorse.stores.sql.promote import promote_queue
 from packhorse.stores.sql.records import expired_records, forget_records
 from packhorse.stores.sql.rows import Lane, read_options, read_worker, retention_of

@@ -123,14 +123,14 @@ class OneConnection:
             if connection is not None:
                 connection.close()
 
-    def hold(self) -> None:
-        """Before a fork: close the connection, and open none before `let_go`."""
+    def before_fork(self) -> None:
+        """Before a fork: close the connection, and open none before it is over."""
         self._lock.acquire()
         self.disconnect()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         """After a fork, in the parent."""
-        with suppress(RuntimeError):  # it was not held: something interrupted `hold`
+        with suppress(RuntimeError):  # it was not held: something interrupted `before_fork`
             self._lock.release()
 
 

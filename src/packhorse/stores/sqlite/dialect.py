@@ -23,13 +23,21 @@ from packhorse.stores.sql.dialect import (
     Column,
     Dialect,
     HeldJob,
-    Isolation,
     Needs,
+    PlanLocks,
     Promoted,
     read_queues,
 )
-from packhorse.stores.sql.ordering import ORDER_LINE, wake_queues
-from packhorse.stores.sql.rows import AGED, CODE, COUNTED_MIN, PASSES, STATUS_OF, Lane, QueueRow
+from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
+from packhorse.stores.sql.rows import (
+    AGED,
+    CODE,
+    COUNTED_MIN,
+    RANK_PER_PRIORITY,
+    STATUS_OF,
+    Lane,
+    QueueRow,
+)
 from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
 from packhorse.stores.sqlite.rows import (
     extra_of,
@@ -295,7 +303,7 @@ class _Sqlite:
         asked = {
             "queues": _many(list(queues)),
             "levels": _many([int(priority) for priority in Priority]),
-            "passes": PASSES,
+            "passes": RANK_PER_PRIORITY,
             "aged": AGED,
             "window": _OLDEST_WINDOW if most is None else _OLDEST_SOME,
         }
@@ -364,7 +372,7 @@ class _Sqlite:
     def outlast_claims(self) -> Steps[None]:
         return nothing()  # a claim reads what it decides by once it is the writer
 
-    def go_alone(self) -> Steps[Isolation]:
+    def go_alone(self) -> Steps[PlanLocks]:
         yield from ()
         return ONE_WRITER
 
@@ -377,5 +385,5 @@ class _Sqlite:
         return nothing()
 
 
-ONE_WRITER: Final[Isolation] = _OneWriter()
+ONE_WRITER: Final[PlanLocks] = _OneWriter()
 SQLITE: Final[Dialect] = _Sqlite()

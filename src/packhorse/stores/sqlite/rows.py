@@ -10,6 +10,7 @@ from typing import Final
 
 from packhorse.core.job import NewJob
 from packhorse.stores.plan import Steps
+from packhorse.stores.sql.new_jobs import due_us_of
 from packhorse.stores.sql.rows import (
     Extra,
     json_text,
@@ -17,7 +18,6 @@ from packhorse.stores.sql.rows import (
     trace_of,
 )
 from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
-from packhorse.stores.sql.submit import due_us_of
 from packhorse.stores.sqlite.statements import sql
 
 

@@ -22,7 +22,7 @@ from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests
 from packhorse.stores.sql.records import reject
-from packhorse.stores.sql.rows import PASSES
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 from packhorse.stores.sql.statements import Change, ChangeMany, Now, Rows
 from packhorse.stores.sqlite.connection import (
     FAILURES,
@@ -289,7 +289,7 @@ class PlanRunner(OneConnection):
     def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
         """Give the jobs of the intake numbers and places, then admit requests of users."""
         (last,) = connection.execute(sql("intake_last")).fetchone()
-        connection.execute(sql("intake_unload"), (last, PASSES, last))
+        connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
         connection.execute(sql("intake_empty"))
         if requests := connection.execute(sql("intake_waiting")).fetchall():
             self._admit(connection, wakes, [read_request(text, at_us) for at_us, text in requests])

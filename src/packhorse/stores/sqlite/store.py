@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from packhorse.core.clock import Clock, SystemClock
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
+from packhorse.core.interpreter import at_fork
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.core.policies.lease import renewed_until_us
-from packhorse.core.process import at_fork
 from packhorse.core.settlement import Settlement, Verdict
 from packhorse.stores.intake import found_later
 from packhorse.stores.plan import Plan, Steps, planned
@@ -44,13 +44,13 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE, nothing
-from packhorse.stores.sqlite.intake import SqliteIntake
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.transactions import SqliteTransactions
+from packhorse.stores.sqlite.user_requests import SqliteIntake
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 T = TypeVar("T")
@@ -166,7 +166,11 @@ class SqliteStore:
         self._left_to_parent: list[object] = []
         self._migrated: Identity | None = None  # the file whose schema is up to date
         self._set_up()
-        at_fork(self.forget, before=self.hold, after_in_parent=self.let_go)
+        at_fork(
+            self.after_fork_in_child,
+            before=self.before_fork,
+            after_in_parent=self.after_fork_in_parent,
+        )
 
     def run(self, plan: Plan[T]) -> T:
         run = self._local.own.runner.run
@@ -240,26 +244,26 @@ class SqliteStore:
                 self._migrated = file_at(self._settings.path)
         return connect(self._settings, patient=False, kind=kind)
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         """Before a fork: finish the plans that run, and close every connection."""
         for part in (self._local, self._writer, self._reader, self.wakeups):
-            part.hold()
+            part.before_fork()
         self._migrating.acquire()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: everything opens again when it is needed."""
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._migrating.release()
         for part in (self.wakeups, self._reader, self._writer, self._local):
-            part.let_go()
+            part.after_fork_in_parent()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After a fork, in the child: threads did not come along, and locks may be theirs.
 
         A fork that Python does not know of may have left connections open. Closing them here would
         disturb the parent, so they are kept, unused.
         """
-        sockets = self.wakeups.forget()
+        sockets = self.wakeups.after_fork_in_child()
         ours = (self._local, self._writer, self._reader, self.transactions)
         self._left_to_parent.append((*ours, sockets))
         self._set_up()

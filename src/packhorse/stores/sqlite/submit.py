@@ -20,10 +20,10 @@ from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
-from packhorse.stores.sql.admission import submit_general
-from packhorse.stores.sql.rows import CODE, PASSES, RECORD_COLUMNS, Lane, payload_text
+from packhorse.stores.sql.new_jobs import due_us_of, fresh_answer, known_jobs, refuse_known
+from packhorse.stores.sql.rows import CODE, RANK_PER_PRIORITY, RECORD_COLUMNS, Lane, payload_text
 from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
-from packhorse.stores.sql.submit import due_us_of, fresh_answer, known_jobs, refuse_known
+from packhorse.stores.sql.submit import submit_general
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.rows import LARGE, extra_of
 from packhorse.stores.sqlite.statements import sql
@@ -90,7 +90,7 @@ class Alike(NamedTuple):
         job = self.first
         due_us = now_us + job.delay_us if job.scheduled_us is None else job.scheduled_us
         ready = due_us <= now_us
-        where = (*_QUEUED, job.priority * PASSES) if ready else (*_PENDING, due_us)
+        where = (*_QUEUED, job.priority * RANK_PER_PRIORITY) if ready else (*_PENDING, due_us)
         when = (job.priority, due_us, now_us, now_us, now_us, job.timeout_us)
         own = [""] * (2 * len(self.ids))
         own[::2], own[1::2] = self.ids, self.payloads

@@ -49,16 +49,16 @@ class LocalRunner:
         for runner in runners:
             runner.disconnect()
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         """Before a fork: finish what runs, and close every connection."""
         self._lock.acquire()
         for runner in self._known:
-            runner.hold()
+            runner.before_fork()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         """After a fork, in the parent."""
         for runner in self._known:
-            runner.let_go()
+            runner.after_fork_in_parent()
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._lock.release()
 
@@ -101,16 +101,16 @@ class OwnerThread:
         if thread is not None:
             thread.join()
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         """Before a fork: finish what runs, and close every connection."""
-        self._runner.hold()  # may take long, and event loops may go on putting tickets
+        self._runner.before_fork()  # may take long, and event loops may go on putting tickets
         self._lock.acquire()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         """After a fork, in the parent."""
         with suppress(RuntimeError):  # as above
             self._lock.release()
-        self._runner.let_go()
+        self._runner.after_fork_in_parent()
 
     def _start(self) -> threading.Thread:
         self._tickets = SimpleQueue()

@@ -97,7 +97,7 @@ class ListenerSocket(OneConnection):
             listener.close()
         self._gone(self)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After a fork, in the child: the address and the loop's watch are the parent's."""
         self._closed = True
         if self._socket is not None:
@@ -262,24 +262,24 @@ class SqliteWakeups:
         for one in sockets:
             one.disconnect()
 
-    def hold(self) -> None:
+    def before_fork(self) -> None:
         """Before a fork: no connection open."""
         self._lock.acquire()
         for one in self._sockets.values():
-            one.hold()
+            one.before_fork()
 
-    def let_go(self) -> None:
+    def after_fork_in_parent(self) -> None:
         """After a fork, in the parent."""
         for one in self._sockets.values():
-            one.let_go()
+            one.after_fork_in_parent()
         with suppress(RuntimeError):  # it was not held: something interrupted `hold`
             self._lock.release()
 
-    def forget(self) -> list[ListenerSocket]:
+    def after_fork_in_child(self) -> list[ListenerSocket]:
         """After a fork, in the child: the listeners and their addresses are the parent's."""
         sockets = list(self._sockets.values())
         for one in sockets:
-            one.forget()
+            one.after_fork_in_child()
         if self._socket is not None:
             self._socket.close()
         self._lock, self._sockets, self._socket = threading.RLock(), {}, None

@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Job, JobOptions, JobStatus
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Snoozed
 from packhorse.core.policies.attachments import (
     ATTACHED_BYTES_MAX,
@@ -239,7 +239,7 @@ class TestAttaching:
         assert (
             _of(trial, "dead") == every.without({"b"}) == Attachments({"a": b"1"}, {"s": (b"3",)})
         )
-        waits = settle(again, Snoozed(_LONG_US, waits=1), Limits(), roll=0.5)
+        waits = settle(again, Snoozed(_LONG_US, waits=1), JobRules(), roll=0.5)
         trial.settle(waits)
         assert trial.record("dead").status is JobStatus.PENDING  # a forgotten signal wakes no job
 
@@ -320,7 +320,7 @@ class TestDelivering:
         job = trial.take(new_job("a"))
         limit_queue(trial, max_depth=1, on_full="drop")
 
-        trial.settle(settle(job, Snoozed(_LONG_US, waits=0), Limits(), roll=0.5))
+        trial.settle(settle(job, Snoozed(_LONG_US, waits=0), JobRules(), roll=0.5))
         before = _depth(trial)
         (counts,) = trial.run(trial.store.inspection.counts())
         submit(trial, "b")  # the full queue drops neither

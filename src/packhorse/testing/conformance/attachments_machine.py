@@ -15,7 +15,7 @@ from hypothesis.stateful import invariant, rule
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Job
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.lifecycle import settle as decide
 from packhorse.core.outcome import Snoozed
 from packhorse.core.policies.attachments import Attaching, Attachments
@@ -70,7 +70,7 @@ class AttachmentsMachine(StoreMachine):
     def wait_for_a_signal(self, pick: int, seen: int, *, batch: bool) -> None:
         held = [job for _, job in self.held.values()]
         chosen = held if batch else [held[pick % len(held)]]
-        snoozed = [decide(job, Snoozed(600 * SECOND_US), Limits(), roll=0.5) for job in chosen]
+        snoozed = [decide(job, Snoozed(600 * SECOND_US), JobRules(), roll=0.5) for job in chosen]
         self._settle([msgspec.structs.replace(one, waits=seen) for one in snoozed])
 
     @invariant()

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from packhorse.core.job import JobStatus, OnConflict, Priority, UniqueRule
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Snoozed, Succeeded
 from packhorse.core.policies.depth import OnFull
 from packhorse.core.policies.records import Put, RecordId
@@ -118,7 +118,7 @@ class TestByteBounds:
         running, failed, sleeps = (trial.take(new_job(name)) for name in ("r", "f", "s"))
 
         trial.end(failed, SettlementKind.FAILED)
-        trial.settle(settle(sleeps, Snoozed(_DAY_US, waits=0), Limits(), roll=0.5))
+        trial.settle(settle(sleeps, Snoozed(_DAY_US, waits=0), JobRules(), roll=0.5))
 
         assert _held(trial, bounded) == 4 * _ONE
         trial.end(running, SettlementKind.COMPLETED)
@@ -240,7 +240,7 @@ class TestByteBounds:
             assert heard(trial, _ROOM, lambda store: store.jobs.cancel("a"))
             return
         (job,) = trial.claim()
-        done = settle(job, Succeeded("null"), Limits(), roll=0.5)
+        done = settle(job, Succeeded("null"), JobRules(), roll=0.5)
         assert heard(trial, _ROOM, lambda store: store.jobs.settle([done]))
 
 

@@ -17,7 +17,7 @@ from packhorse.core.job import (
     Progress,
     RetryRule,
 )
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.outcome import (
     Cancelled,
     Failed,
@@ -126,7 +126,7 @@ _retentions = st.builds(
     Retention, finished_us=_lifetimes_us, results_us=_lifetimes_us, dead_us=_lifetimes_us
 )
 limits = st.builds(
-    Limits,
+    JobRules,
     retry=st.sampled_from([RetryRule(), RetryRule(max_retries=0), RetryRule(retry_timeouts=False)]),
     max_snoozes=st.sampled_from([None, 0, 1]),
     retention=_retentions,

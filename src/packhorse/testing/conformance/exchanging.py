@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from packhorse.core.job import AttemptError, Job, JobRecord
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Failed, Succeeded
 from packhorse.core.policies.attachments import Attaching
 from packhorse.testing.conformance.samples import BEN, new_job
@@ -87,7 +87,7 @@ def _kept(trial: Trial, job_id: str, *, payload: bytes) -> Job:
 
 
 def _end(trial: Trial, job: Job, outcome: Failed | Succeeded) -> None:
-    trial.run(trial.store.jobs.settle([settle(job, outcome, Limits(), roll=0.5)]))
+    trial.run(trial.store.jobs.settle([settle(job, outcome, JobRules(), roll=0.5)]))
 
 
 def _exchange(trial: Trial, job_id: str) -> bool:

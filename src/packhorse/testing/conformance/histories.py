@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import AttemptRecord, JobStatus
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.testing.conformance.samples import (
     ANNA,
@@ -180,7 +180,7 @@ class TestHistories:
         job = trial.claim_only()
 
         assert job.attempt == 2
-        trial.end(job, retry=Limits().retry)
+        trial.end(job, retry=JobRules().retry)
         assert [line.attempt for line in trial.history("again")] == [1, 2]
 
 

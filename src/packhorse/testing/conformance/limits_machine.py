@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.outcome import Outcome
 from packhorse.core.policies.retention import DAY_US
 from packhorse.core.sizes import THE_STORE
@@ -134,7 +134,7 @@ class LimitsMachine(StoreMachine):
         results=st.lists(drawn_limits.outcomes, min_size=1, max_size=3),
     )
     def settle(self, first: int, results: list[Outcome]) -> None:
-        super().settle(first, results, Limits())
+        super().settle(first, results, JobRules())
 
     @may_idle
     @rule(

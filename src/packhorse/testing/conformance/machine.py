@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import WAITING, Job, JobStatus, NewJob, Progress
-from packhorse.core.lifecycle import CancelAnswer, Limits, Orphan, rescue
+from packhorse.core.lifecycle import CancelAnswer, JobRules, Orphan, rescue
 from packhorse.core.lifecycle import settle as decide
 from packhorse.core.outcome import Outcome
 from packhorse.core.settlement import Settlement, Verdict
@@ -243,14 +243,14 @@ class StoreMachine(RuleBasedStateMachine):
         request = ClaimRequest(worker, *served, len(results), TIMEOUT_US, quarantine)
         jobs = self.claim(request).jobs
         pairs = list(zip(jobs, results, strict=False))
-        self._settle([decide(*pair, Limits(), roll=_ROLL) for pair in pairs[:settled]])
+        self._settle([decide(*pair, JobRules(), roll=_ROLL) for pair in pairs[:settled]])
         return multiple(*((worker, job) for job in jobs))
 
     @may_settle
     @rule(
         first=_picks, results=st.lists(drawn.outcomes, min_size=1, max_size=3), limits=drawn.limits
     )
-    def settle(self, first: int, results: list[Outcome], limits: Limits) -> None:
+    def settle(self, first: int, results: list[Outcome], limits: JobRules) -> None:
         """Settle different jobs if there are enough, else one job in several ways."""
         held = [job for _, job in self.held.values()]
         chosen = [held[(first + number) % len(held)] for number in range(len(results))]
@@ -271,7 +271,7 @@ class StoreMachine(RuleBasedStateMachine):
             note = ProgressNote(job.id, job.fence, outcome)
             self.both(lambda store: store.jobs.note_progress([note]))
         else:
-            self._settle([decide(job, outcome, Limits(), roll=_ROLL)])
+            self._settle([decide(job, outcome, JobRules(), roll=_ROLL)])
 
     @may_idle
     @rule(worker=drawn.workers, kept=st.integers(0, 7), step=st.sampled_from([0, 0, 0, 1]))

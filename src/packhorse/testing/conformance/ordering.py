@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import AttemptError, JobStatus, NewJob, Priority
-from packhorse.core.lifecycle import Limits, settle
+from packhorse.core.lifecycle import JobRules, settle
 from packhorse.core.outcome import Crashed
 from packhorse.core.policies.fairness import claim_rank, queue_order
 from packhorse.core.settlement import SettlementKind
@@ -188,7 +188,7 @@ class TestOrdering:
         trial.submit(new_job("first"), new_job("second"))
         (first,) = trial.claim(limit=1)
         crash = Crashed(AttemptError("ProcessDied", "killed", code="PROCESS_CRASHED"))
-        trial.settle(settle(first, crash, Limits(), roll=0.5))
+        trial.settle(settle(first, crash, JobRules(), roll=0.5))
         assert [job.id for job in trial.claim(limit=1)] == ["second"]
 
         trial.submit(new_job("third"))

@@ -10,7 +10,7 @@ from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Counters, DeadReason, JobOptions, JobStatus, RetryRule
 from packhorse.core.lifecycle import (
     MAX_CRASHES_DEFAULT,
-    Limits,
+    JobRules,
     Orphan,
     hold_until_us,
     rescue,
@@ -233,7 +233,7 @@ class TestRescuing:
     def test_where_no_crash_may_be_a_job_given_back_after_it_began_starts_no_more_than_it_may(
         self, trial: Trial
     ) -> None:
-        limits = Limits(retry=RetryRule(max_retries=2), max_crashes=0)
+        limits = JobRules(retry=RetryRule(max_retries=2), max_crashes=0)
         trial.submit(new_job("job", options=JobOptions(retry=limits.retry, max_crashes=0)))
 
         for _ in range(3):

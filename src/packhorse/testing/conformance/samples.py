@@ -9,7 +9,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.job import AttemptError, DeadReason, Job, NewJob
-from packhorse.core.lifecycle import Limits, Orphan, rescue, settle
+from packhorse.core.lifecycle import JobRules, Orphan, rescue, settle
 from packhorse.core.outcome import (
     Cancelled,
     Failed,
@@ -47,11 +47,11 @@ def new_job(job_id: str | None = None, **changes: Any) -> NewJob:
     return msgspec.structs.replace(job, queue=changes.pop("queue", QUEUE), **changes)
 
 
-def settlement_of(kind: SettlementKind, job: Job, limits: Limits | None = None) -> Settlement:
+def settlement_of(kind: SettlementKind, job: Job, limits: JobRules | None = None) -> Settlement:
     """Return what `lifecycle` decides for an attempt that ended like this."""
     if kind is SettlementKind.RESCUED:
         return rescue_of(job)
-    return settle(job, outcome_of(kind), limits or Limits(), roll=0.5)
+    return settle(job, outcome_of(kind), limits or JobRules(), roll=0.5)
 
 
 def outcome_of(kind: SettlementKind) -> Outcome:

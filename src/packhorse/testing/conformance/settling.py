@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US, new_id
 from packhorse.core.job import TERMINAL, Counters, DeadReason, Job, JobRecord, JobStatus
-from packhorse.core.lifecycle import Limits, resolve
+from packhorse.core.lifecycle import JobRules, resolve
 from packhorse.core.policies.retry import retry_delay_us
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.requests import QueueSettings
@@ -111,7 +111,7 @@ class TestSettling:
         trial.end(job, SettlementKind.FAILED)
 
         record = trial.record(job.id)
-        delay_us = retry_delay_us(Limits().retry, 1, roll=0.5)
+        delay_us = retry_delay_us(JobRules().retry, 1, roll=0.5)
         assert record.status is JobStatus.FAILED
         assert record.due_us == trial.now_us() + delay_us
         assert record.error == EXCEPTION

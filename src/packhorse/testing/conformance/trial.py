@@ -13,7 +13,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import AttemptRecord, Job, JobRecord, JobStatus, NewJob
-from packhorse.core.lifecycle import Limits, Orphan, rescue
+from packhorse.core.lifecycle import JobRules, Orphan, rescue
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -160,7 +160,7 @@ class Trial:
         self, job: Job, kind: SettlementKind = SettlementKind.COMPLETED, **limits: Any
     ) -> Verdict:
         """Settle a job as `lifecycle` decides for an attempt that ended like this."""
-        (verdict,) = self.settle(settlement_of(kind, job, Limits(**limits)))
+        (verdict,) = self.settle(settlement_of(kind, job, JobRules(**limits)))
         return verdict
 
     def finish(self, job: NewJob, kind: SettlementKind = SettlementKind.COMPLETED) -> Job:

@@ -27,6 +27,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from packhorse.artifacts import Place
+from packhorse.attempt_host import HostTransaction
 from packhorse.breaker import BreakerBook
 from packhorse.context import Context, job_fields
 from packhorse.core.clock import SECOND_US, SystemClock
@@ -34,7 +35,6 @@ from packhorse.core.job import Progress
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError, UsageError
-from packhorse.hosts import HostTransaction
 from packhorse.runtime.supervisor.posix import (
     adopt_orphans,
     child_pids,
@@ -46,9 +46,9 @@ from packhorse.runtime.supervisor.posix import (
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
 from packhorse.runtime.worker.contexts import StoreHost, breaker_book
 from packhorse.runtime.worker.executor import Executor
+from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.hooks import Instruments, entered
 from packhorse.runtime.worker.outcomes import described
-from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.processes.messages import (
     Broken,
     Cancel,
@@ -174,25 +174,25 @@ class _Process:
     def _run_jobs(
         self, app: Any, setup: Setup, runner: asyncio.Runner, state: Mapping[str, Any]
     ) -> None:
-        plans, resources = PlanBook(app.registry, {}, SECOND_US), _AppResources(app)
+        handlers, resources = HandlerBook(app.registry, {}, SECOND_US), _AppResources(app)
 
         def context(attempt: Attempt) -> Context:
             return Context(
                 attempt.job,
                 _ProcessHost(self, attempt, resources),
                 worker=setup.worker,
-                worker_id=attempt.plan.worker_id,
+                worker_id=attempt.handler.worker_id,
                 state=state,
-                tools=attempt.plan.tools,
-                max_tokens=attempt.plan.max_tokens,
+                tools=attempt.handler.tools,
+                max_tokens=attempt.handler.max_tokens,
             )
 
         executor = Executor(context, app.places)
         instruments = Instruments(app._instruments, _complain)  # noqa: SLF001 - for workers alone
         while isinstance(message := self._inbox.get(), Run):
-            attempt = Attempt(message.job, plans.find(message.job), 0, *message.offsets_us)
+            attempt = Attempt(message.job, handlers.find(message.job), 0, *message.offsets_us)
             attempt.stage = Stage.RUNNING
-            attempt.running = RunningJob(attempt.job, setup.worker, attempt.plan.worker_id)
+            attempt.running = RunningJob(attempt.job, setup.worker, attempt.handler.worker_id)
             if message.start_by is not None and SystemClock.monotonic() > message.start_by:
                 attempt.ending = Ending.TOO_LATE
             # The worker would not have begun a job with a lost lease.
@@ -205,7 +205,7 @@ class _Process:
             outcome = self._executed(executor, attempt, runner)
             self._attempt = None
             left = self._end_what_is_left(runner)
-            rule = attempt.plan.limits.retry if setup.recycle_on == "unexpected" else None
+            rule = attempt.handler.rules.retry if setup.recycle_on == "unexpected" else None
             why = alarm(outcome, rule) or left
             mib = memory_mib() if setup.tells_memory else 0.0
             self.send(done(attempt.job, outcome, mib, rebuild=why))
@@ -213,7 +213,7 @@ class _Process:
     def _executed(self, executor: Executor, attempt: Attempt, runner: asyncio.Runner) -> Outcome:
         outcome: Outcome | None = None
         try:
-            if attempt.plan.is_coroutine:
+            if attempt.handler.is_coroutine:
                 outcome = runner.run(executor.execute(attempt))
             else:
                 outcome = executor.execute_here(attempt)
@@ -299,7 +299,7 @@ class _AppResources:
 
 
 class _ProcessHost(StoreHost):
-    """The `packhorse.hosts.AttemptHost` of a job in this process."""
+    """The `packhorse.attempt_host.AttemptHost` of a job in this process."""
 
     __slots__ = ("_process",)
 

@@ -62,7 +62,7 @@ class ProcessRunner:
         process = self._running.get(attempt)
         if process is None:
             return  # it has not begun, and will not
-        if attempt.plan.wants_context:
+        if attempt.handler.wants_context:
             process.cancel(attempt.job)
             self._runtime.loop.call_later(self._grace_s, self._kill, attempt, process)
         else:
@@ -279,7 +279,7 @@ class ProcessFetcher:
         """How many jobs to claim; none ahead where a limit or `max_jobs` would count them."""
         slots, processes = self._slots, self._look_ahead.concurrency
         # Those just claimed stand first among the waiting, until the next turn starts them all.
-        arrived = takewhile(lambda each: each.plan.process, slots.waiting)
+        arrived = takewhile(lambda each: each.handler.process, slots.waiting)
         count = slots.in_processes + sum(1 for _ in arrived)
         running = min(count, processes)
         ahead = self._may_look_ahead and self._fetcher.may_look_ahead

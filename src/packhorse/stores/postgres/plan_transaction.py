@@ -14,9 +14,9 @@ from packhorse.core.clock import Clock
 from packhorse.stores.plan import Plan, Steps, Wake
 from packhorse.stores.postgres.errors import has_answered, is_passing
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
+from packhorse.stores.postgres.rendering import SERVER_NOW, Texts
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Commit, Lock, Once, Send, Short, Together
-from packhorse.stores.postgres.texts import SERVER_NOW, Texts
 from packhorse.stores.postgres.wakeups import Due
 from packhorse.stores.sql.statements import Change, ChangeMany, Now, Parameters, Rows
 

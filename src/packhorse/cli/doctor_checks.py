@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from packhorse.cli.doctor_survey import OLDEST_MAX, Survey
 from packhorse.cli.output import age
-from packhorse.cli.survey import OLDEST_MAX, Survey
 from packhorse.client.schedules import OVERDUE_S
 from packhorse.core.clock import SECOND_US, from_datetime
 from packhorse.core.job import JobStatus

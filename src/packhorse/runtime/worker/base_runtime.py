@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from packhorse.core.config import WorkerOptions
 from packhorse.events import LeaseLost, LeaseRegained
-from packhorse.runtime.services.artifacts import ArtifactSweeper
+from packhorse.runtime.services.artifact_sweeper import ArtifactSweeper
 from packhorse.runtime.services.batch_folding import BatchFolding
 from packhorse.runtime.services.groups import JOURNAL_TOPIC, Folding, Groups
-from packhorse.runtime.services.history import HistoryKeeper
+from packhorse.runtime.services.history_keeper import HistoryKeeper
 from packhorse.runtime.services.rescuer import Rescuer
 from packhorse.runtime.services.service import Driver, Service, ServiceContext
 from packhorse.runtime.services.upkeep import (
@@ -31,8 +31,8 @@ from packhorse.runtime.services.workflow_folding import WorkflowFolding, Workflo
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.environment import Environment
 from packhorse.runtime.worker.fetcher import Fetcher
+from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.heartbeat import Heartbeat
-from packhorse.runtime.worker.plans import PlanBook
 from packhorse.runtime.worker.progress import ProgressWriter
 from packhorse.runtime.worker.settings import Settings, SettingsWatch, declared_settings
 from packhorse.runtime.worker.settler import Settler
@@ -68,7 +68,7 @@ class Runtime:
         worker: str,
         env: Environment,
         options: WorkerOptions,
-        plans: PlanBook,
+        handlers: HandlerBook,
         *,
         tasks: tuple[str, ...],
         concurrency: int,
@@ -77,7 +77,7 @@ class Runtime:
         self.worker = worker
         self.env = env
         self.options = options
-        self.plans = plans
+        self.handlers = handlers
         self.monotonic = env.clock.monotonic
         self.loop = asyncio.get_running_loop()
         self.shutdown = Shutdown()
@@ -208,7 +208,7 @@ class Runtime:
 
     def use_settings(self, settings: Settings) -> None:
         """Apply changed settings of queues and tasks."""
-        self.plans.use(settings)
+        self.handlers.use(settings)
         self.fetcher.urgency.set_background(
             name for name, queue in settings.queues.items() if queue.background_only
         )

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from packhorse.client.connection import Connection
 from packhorse.client.registry import Registry
+from packhorse.client.store_access import Connection
 from packhorse.core.clock import Clock
 from packhorse.events import EventBus
 from packhorse.stores.protocol import Store

@@ -30,10 +30,10 @@ from packhorse.core.job import DeadReason, JobStatus
 from packhorse.errors import PackhorseError
 from packhorse.web.access import check_origin, cookie_of, token_principal
 from packhorse.web.calls import ApiCall, ApiRoute
+from packhorse.web.page_table import PAGES, PageRoute
 from packhorse.web.problems import WebRefusal, problem_of
 from packhorse.web.routes import API_ROUTES, PREFIX
 from packhorse.web.serving import ApiServer, allowed, read_body, read_query
-from packhorse.web.views import PAGES, PageRoute
 
 _LOG: Final = logging.getLogger("packhorse.web")
 _FOLDER: Final = Path(__file__).parent

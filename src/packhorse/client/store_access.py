@@ -19,9 +19,9 @@ from packhorse.client.registry import Registry
 from packhorse.client.transactions import Transactions
 from packhorse.client.waiting import WaitLoop
 from packhorse.core.clock import Clock
-from packhorse.core.driving import adrive, drive
+from packhorse.core.generators import adrive, drive
+from packhorse.core.interpreter import at_fork, in_event_loop
 from packhorse.core.job import JobRecord, NewJob
-from packhorse.core.process import at_fork, in_event_loop
 from packhorse.errors import (
     PackhorseError,
     QueueClosed,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from packhorse.core.policies.fairness import REDEALT_MAX, STRIDE, aged_rank, deal
 from packhorse.stores.plan import Steps
-from packhorse.stores.sql.dialect import Dialect, Isolation
-from packhorse.stores.sql.rows import AGED, PASSES, QueueRow
+from packhorse.stores.sql.dialect import Dialect, PlanLocks
+from packhorse.stores.sql.rows import AGED, RANK_PER_PRIORITY, QueueRow
 from packhorse.stores.sql.statements import Rows
 
 
@@ -22,17 +22,22 @@ class Newcomer(NamedTuple):
 
 
 def mark_tenanted(
-    dialect: Dialect, queues: dict[str, QueueRow], jobs: Iterable[Newcomer], level: Isolation
+    dialect: Dialect, queues: dict[str, QueueRow], jobs: Iterable[Newcomer], locks: PlanLocks
 ) -> Steps[dict[str, QueueRow]]:
     """Let queues deal passes from their first job with a tenant on; ready jobs get passes now."""
     first = {job.queue for job in jobs if job.tenant and not queues[job.queue].tenanted}
     if not first:
         return queues
-    level.go_alone()
+    locks.go_alone()
     for queue in sorted(first):
         yield dialect.write(dialect.sql("queue_tenanted"), (queue,))
         if queues[queue]._replace(tenanted=True).deals_passes:
-            dealt = {"queue": queue, "most": REDEALT_MAX, "stride": STRIDE, "passes": PASSES}
+            dealt = {
+                "queue": queue,
+                "most": REDEALT_MAX,
+                "stride": STRIDE,
+                "passes": RANK_PER_PRIORITY,
+            }
             yield dialect.write(dialect.sql("pass_redeal"), dealt)
             yield dialect.write(dialect.sql("pass_redealt"), dealt)
     yield from dialect.settings_changed()
@@ -62,22 +67,22 @@ def ranks_of(
         tenants = [newcomers[index].tenant for index in indexes]
         passes = yield from _deal(dialect, queue, priority, tenants, queues[queue])
         for index, number in zip(indexes, passes, strict=True):
-            ranks[index] = priority * PASSES + number
+            ranks[index] = priority * RANK_PER_PRIORITY + number
     return ranks
 
 
 def _plain_rank(job: Newcomer, queue: QueueRow, now_us: int) -> int:
     ageing_us = queue.settings.ageing_us
     if ageing_us is None:
-        return job.priority * PASSES
+        return job.priority * RANK_PER_PRIORITY
     return AGED + aged_rank(job.priority, 0, ready_us=now_us, ageing_us=ageing_us)[0]
 
 
 def _deal(
     dialect: Dialect, queue: str, priority: int, tenants: Sequence[str], row: QueueRow
 ) -> Steps[tuple[int, ...]]:
-    level = {"queue": queue, "priority": priority, "low": priority * PASSES}
-    level["high"] = (priority + 1) * PASSES
+    level = {"queue": queue, "priority": priority, "low": priority * RANK_PER_PRIORITY}
+    level["high"] = (priority + 1) * RANK_PER_PRIORITY
     [(first_rank, running_rank, highest)] = yield Rows(dialect.sql("pass_level"), level)
     names = dialect.many(sorted(set(tenants)))
     lasts = yield Rows(dialect.sql("pass_lasts"), {**level, "tenants": names})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Call plans: how to call each task and its limits, worked out once per task, not per job."""
+"""How to call the handler of each task, and its rules: worked out once per task, not per job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packhorse.core.batches import Chunk, is_chunk
 from packhorse.core.clock import SECOND_US
 from packhorse.core.codec import RESULT_BYTES_MAX, Signature
 from packhorse.core.job import Job, JobOptions, RetryRule
-from packhorse.core.lifecycle import Limits
+from packhorse.core.lifecycle import JobRules
 from packhorse.core.outcome import Outcome, Succeeded
 from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.text import text_of
@@ -26,7 +26,7 @@ from packhorse.stores.requests import QueueSettings
 from packhorse.tools import NO_TOOLS, RESULT_TOOL, Tools
 
 _OPTIONS: Final = msgspec.json.Decoder(JobOptions)
-#: Options without these names, as those of traced jobs, are not worth decoding for limits.
+#: Options without these names, as those of traced jobs, are not worth decoding for their limits.
 _OWN_LIMITS: Final = ('"retry"', '"max_crashes"', '"max_snoozes"')
 #: Plans that are kept; a store may hold jobs of any number of tasks that are declared elsewhere.
 _PLANS_MAX: Final = 10_000
@@ -41,7 +41,7 @@ _ANY_JSON: Final = Signature.of(_any_json, skip_first=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CallPlan:
+class HandlerSpec:
     """One task on one queue: how to call it, for how long, under which limits."""
 
     name: str
@@ -53,7 +53,7 @@ class CallPlan:
     decode: Callable[[str | bytes], dict[str, Any]]
     encode_result: Callable[[Any], str]
     timeout_s: float  #: for jobs that name none
-    limits: Limits  #: for jobs with no options of their own
+    rules: JobRules  #: for jobs with no options of their own
     bound: BoundContract | None = None  #: the contract its task was declared with
     versions: PayloadVersions | None = None  #: of its payloads, where they have some
     tools: Tools = NO_TOOLS  #: what its handlers may use
@@ -67,34 +67,34 @@ class CallPlan:
     counted: bool = False  #: it counts while it runs, so that its end may let another one go
     is_tick: bool = False  #: shutdown does not wait for it: it comes again anyway
     is_coroutine: bool = True  #: its function is one, wherever it runs
-    item: CallPlan | None = None  #: of a chunk: how each of its items is called
+    item: HandlerSpec | None = None  #: of a chunk: how each of its items is called
 
 
-def read_arguments(plan: CallPlan, job: Job) -> dict[str, Any]:
+def read_arguments(handler: HandlerSpec, job: Job) -> dict[str, Any]:
     """Decode and check the arguments of a job, at the current version of its task.
 
     Raises `UnreadableArguments`, or `OtherVersion` for a payload of another version; the cause is
     the error.
     """
     try:
-        payload = job.payload if plan.versions is None else current_payload(plan, job)
-        if plan.bound is not None:
-            plan.bound.admit(job, payload)
-        return plan.decode(payload)
+        payload = job.payload if handler.versions is None else current_payload(handler, job)
+        if handler.bound is not None:
+            handler.bound.admit(job, payload)
+        return handler.decode(payload)
     except OtherVersion:
         raise
     except Exception as error:  # annotations may run user code
-        versions = plan.versions
+        versions = handler.versions
         if versions is None or versions.is_current(stored_version(job.options)):
             raise UnreadableArguments from error
-        if not is_readable(plan, job.payload):
+        if not is_readable(handler, job.payload):
             raise UnreadableArguments from error
-        raise _other_version(plan, versions, job, error) from error
+        raise _other_version(handler, versions, job, error) from error
 
 
-def items_of(plan: CallPlan, job: Job) -> list[Job]:
+def items_of(handler: HandlerSpec, job: Job) -> list[Job]:
     """Return the items of a chunk, each as a job of its own; for any other job, the job."""
-    if plan.item is None:
+    if handler.item is None:
         return [job]
     try:
         chunk = msgspec.json.decode(job.payload, type=Chunk)
@@ -103,56 +103,58 @@ def items_of(plan: CallPlan, job: Job) -> list[Job]:
     return [msgspec.structs.replace(job, payload=bytes(each).decode()) for each in chunk.items]
 
 
-def current_payload(plan: CallPlan, job: Job) -> str | bytes:
+def current_payload(handler: HandlerSpec, job: Job) -> str | bytes:
     """Return the payload at the current version; raises `OtherVersion` if that is impossible."""
-    versions = plan.versions
-    if versions is None or not is_readable(plan, job.payload):
+    versions = handler.versions
+    if versions is None or not is_readable(handler, job.payload):
         return job.payload
     try:
         return versions.upcast(stored_version(job.options), job.payload)
     except Exception as error:  # upcasters are user code
-        raise _other_version(plan, versions, job, error) from error
+        raise _other_version(handler, versions, job, error) from error
 
 
 def _other_version(
-    plan: CallPlan, versions: PayloadVersions, job: Job, error: Exception
+    handler: HandlerSpec, versions: PayloadVersions, job: Job, error: Exception
 ) -> OtherVersion:
     version = stored_version(job.options)
     said = "has no version" if version is None else f"is of version {version!r}"
     text = "" if isinstance(error, OtherVersion) else text_of(error)
     why = f", which it does not fit: {text}" if text else ", which is older"
-    return OtherVersion(f"its payload {said}, and task {plan.name} is at {versions.current!r}{why}")
+    return OtherVersion(
+        f"its payload {said}, and task {handler.name} is at {versions.current!r}{why}"
+    )
 
 
-def is_readable(plan: CallPlan, payload: str) -> bool:
+def is_readable(handler: HandlerSpec, payload: str) -> bool:
     """Whether a payload is JSON, and of the kind that the task's arguments come as."""
     try:
         value = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
-    return isinstance(value, dict) or plan.whole or plan.bound is not None
+    return isinstance(value, dict) or handler.whole or handler.bound is not None
 
 
 class UnreadableArguments(Exception):
     """The payload does not fit the handler; the cause says why."""
 
 
-def too_large(plan: CallPlan, outcome: Outcome) -> str | None:
+def too_large(handler: HandlerSpec, outcome: Outcome) -> str | None:
     """Return what is wrong with a result that is too large for its task; None if nothing."""
     if not isinstance(outcome, Succeeded):
         return None
-    result, most = outcome.result, plan.result_bytes_max
+    result, most = outcome.result, handler.result_bytes_max
     # No character has more than four bytes.
     if 4 * len(result) <= most or (size := len(result.encode())) <= most:
         return None
     return (
-        f"the result of task {plan.name} is {size} bytes, and {most} are allowed: "
+        f"the result of task {handler.name} is {size} bytes, and {most} are allowed: "
         "give the app a place for artifacts, return a reference, or raise the task's "
         "max_result_bytes"
     )
 
 
-class PlanBook:
+class HandlerBook:
     """The call plans of every task this worker knows, by queue and task."""
 
     def __init__(
@@ -167,13 +169,13 @@ class PlanBook:
         self._foreign = foreign  # plan tasks that are declared elsewhere too
         self._settings = Settings(queues)
         self._default_timeout_us = default_timeout_us
-        self._plans: dict[tuple[str, str], CallPlan] = {}
-        self._chunks: dict[CallPlan, CallPlan] = {}  # by the plans of their items
+        self._handlers: dict[tuple[str, str], HandlerSpec] = {}
+        self._chunks: dict[HandlerSpec, HandlerSpec] = {}  # by the handlers of their items
 
     def use(self, settings: Settings) -> None:
         """Use these settings from now on; running attempts keep theirs."""
         self._settings = settings
-        self._plans.clear()
+        self._handlers.clear()
         self._chunks.clear()
 
     @property
@@ -192,20 +194,20 @@ class PlanBook:
         own = [task.timeout_us for task in definitions if task and task.timeout_us]
         return max([self._default_timeout_us, *own])
 
-    def find(self, job: Job) -> CallPlan:
-        """Return the plan of a job's task."""
+    def find(self, job: Job) -> HandlerSpec:
+        """Return the handler of a job's task."""
         key = (job.queue, job.task)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._make(job)
-            if len(self._plans) < _PLANS_MAX:
-                self._plans[key] = plan
+        handler = self._handlers.get(key)
+        if handler is None:
+            handler = self._make(job)
+            if len(self._handlers) < _PLANS_MAX:
+                self._handlers[key] = handler
         if job.options is not None and is_chunk(job.options):
-            return self._chunk(plan)
-        return plan
+            return self._chunk(handler)
+        return handler
 
-    def _chunk(self, item: CallPlan) -> CallPlan:
-        """Return the plan of a chunk; contract and versions are checked for each item instead."""
+    def _chunk(self, item: HandlerSpec) -> HandlerSpec:
+        """Return that of a chunk; contract and versions are checked for each item instead."""
         chunk = self._chunks.get(item)
         if chunk is None:
             chunk = replace(
@@ -220,24 +222,24 @@ class PlanBook:
             self._chunks[item] = chunk
         return chunk
 
-    def _make(self, job: Job) -> CallPlan:
+    def _make(self, job: Job) -> HandlerSpec:
         settings = self._settings.queue(job.queue)
         definition = self._registry.get(job.task)
         if definition is None and not self._foreign:
             return _unknown(job.task)
         if definition is None:
-            limits = Limits(
+            rules = JobRules(
                 retry=settings.retry or RetryRule(), retention=settings.retention or Retention()
             )
             return replace(
                 _unknown(job.task),
                 timeout_s=self._default_timeout_us / SECOND_US,
                 encode_result=_ANY_JSON.encode_result,
-                limits=limits,
+                rules=rules,
             )
         timeout_us = definition.timeout_us or self._default_timeout_us
         signature = definition.signature
-        return CallPlan(
+        return HandlerSpec(
             name=definition.name,
             worker_id=definition.worker_id,
             threaded=definition.kind == "thread",
@@ -256,7 +258,7 @@ class PlanBook:
             timeout_max_s=_longest_s(definition.bound),
             returns_nothing=signature.results.allows_nothing and definition.bound is None,
             timeout_s=timeout_us / SECOND_US,
-            limits=Limits(
+            rules=JobRules(
                 retry=definition.retry or settings.retry or RetryRule(),
                 max_snoozes=definition.max_snoozes,
                 retention=_retention(settings.retention, is_tick=definition.is_tick),
@@ -294,8 +296,8 @@ class UnknownTask(LookupError):
     """A store returned a job of a task that this worker did not ask for."""
 
 
-def _unknown(task: str) -> CallPlan:
-    """Return a plan that fails, so that the job is retried, perhaps by a worker that knows it."""
+def _unknown(task: str) -> HandlerSpec:
+    """Return one that fails: the job is retried, perhaps by a worker that knows the task."""
 
     async def fail() -> None:
         raise UnknownTask(
@@ -303,7 +305,7 @@ def _unknown(task: str) -> CallPlan:
             "as an alias of the task that replaced it"
         )
 
-    return CallPlan(
+    return HandlerSpec(
         name=task,
         worker_id=task,
         threaded=False,
@@ -313,26 +315,26 @@ def _unknown(task: str) -> CallPlan:
         decode=lambda _payload: {},
         encode_result=str,
         timeout_s=1.0,
-        limits=Limits(),
+        rules=JobRules(),
     )
 
 
-def limits_of(job: Job, plan: CallPlan) -> Limits:
+def rules_of(job: Job, handler: HandlerSpec) -> JobRules:
     """Return the limits of one job: its call's, else its task's, else its queue's."""
     options = job.options
     if options is None or not any(name in options for name in _OWN_LIMITS):
-        return plan.limits
+        return handler.rules
     try:
         own = _OPTIONS.decode(options)
     except msgspec.DecodeError:  # written by a release that knew other options
-        return plan.limits
-    retry = own.retry or plan.limits.retry
-    most = None if plan.bound is None else plan.bound.contract.max_attempts
+        return handler.rules
+    retry = own.retry or handler.rules.retry
+    most = None if handler.bound is None else handler.bound.contract.max_attempts
     if most is not None and retry.max_retries >= most:  # of a producer that did not know it
         retry = msgspec.structs.replace(retry, max_retries=most - 1)
     return msgspec.structs.replace(
-        plan.limits,
+        handler.rules,
         retry=retry,
-        max_snoozes=plan.limits.max_snoozes if own.max_snoozes is None else own.max_snoozes,
-        max_crashes=plan.limits.max_crashes if own.max_crashes is None else own.max_crashes,
+        max_snoozes=handler.rules.max_snoozes if own.max_snoozes is None else own.max_snoozes,
+        max_crashes=handler.rules.max_crashes if own.max_crashes is None else own.max_crashes,
     )
