@@ -6,7 +6,7 @@
     router      tasks that a package declares without knowing the app
     flow        work that depends on other work: nodes, and `shapes`: chains, calls side by side
     unique      how a task or a call says that its job must not be there twice
-    handle      one submitted job: ask, wait, cancel; `core.info` is what it tells
+    handle      one submitted job: ask, wait, cancel; `core.job_info` is what it tells
     client      the producer's side; `core` has the rules, `runtime` the workers
     contract    what a task promises: inputs, outputs, limits; derived where it is not written
     context     what a handler gets; `signals` is what it may answer besides a result
@@ -168,7 +168,7 @@ _HOMES: Final = MappingProxyType(
         "TenantView": "client.tenant",
         "Context": "context",
         "Contract": "contract",
-        **dict.fromkeys(("Explanation", "JobInfo"), "core.info"),
+        **dict.fromkeys(("Explanation", "JobInfo"), "core.job_info"),
         **dict.fromkeys(
             ("AttemptError", "DeadReason", "JobStatus", "Priority", "Progress"), "core.job"
         ),

@@ -59,7 +59,7 @@ async def test_processes_claim_again_when_their_jobs_end_and_not_at_other_turns(
     assert claims.limits == [2, 2]
 
     # Claimed, and not begun before the next turn: they count as well.
-    slots.waiting.append(cast("Any", SimpleNamespace(plan=SimpleNamespace(process=True))))
+    slots.waiting.append(cast("Any", SimpleNamespace(handler=SimpleNamespace(process=True))))
     claims.asked.clear()
     fetcher.wake()
     await claims.asked.wait()

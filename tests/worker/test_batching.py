@@ -49,7 +49,7 @@ class Held:
 
     stage = Stage.RUNNING
     arrived = 0.0
-    plan = SimpleNamespace(process=False)
+    handler = SimpleNamespace(process=False)
 
 
 @pytest.mark.parametrize(

@@ -119,5 +119,5 @@ class _Held:
 
     stage = Stage.RUNNING
 
-    def __init__(self, plan: object, job: object) -> None:
-        self.plan, self.job = plan, job
+    def __init__(self, handler: object, job: object) -> None:
+        self.handler, self.job = handler, job

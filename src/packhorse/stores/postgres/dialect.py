@@ -25,7 +25,7 @@ from packhorse.stores.postgres.rows import (
 )
 from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, handed, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -66,18 +66,17 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
         following = queries.filled("claim_next", columns="ctid as row", scope=scope(request))
         following = queries.filled("claim_next_locked", next=following)
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
-    given = {**BEGINNING, **chosen, **tasks, "window": None, **handed(request, chosen["now"])}
-    rows = yield Rows(text, given)
+    rows = yield Rows(text, {**BEGINNING, **chosen, **tasks, "window": None})
     return [Job(*row[_STANDING:]) for row in rows]
 
 
 _candidates: Final = partial(candidates, queries)
 
 
-def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
+def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Claim these jobs, in this order."""
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=queries.filled("claim_chosen"))
-    rows = yield Rows(text, {"seqs": list(seqs), **handed(request, now_us)})
+    rows = yield Rows(text, {**chosen, "seqs": list(seqs)})
     return [Job(*row[_STANDING:]) for row in rows]
 
 

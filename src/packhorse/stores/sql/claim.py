@@ -91,11 +91,11 @@ def claim_steps(dialect: Dialect, request: ClaimRequest, locks: PlanLocks) -> St
         if not (ready or (book is not None and book.released)):
             continue
         queue = queue_settings(one.queue, one.settings)
+        lane = Lane.SUSPECT if request.quarantine else Lane.READY
+        chosen = _chosen(dialect, request, queue.name, now_us, lane)
         if book is not None and book.limits(queue) and locks.asks_gates(queue.name):
-            taken = yield from _take_gated(request, queue, book, room)
+            taken = yield from _take_gated(request, queue, book, room, chosen)
         else:
-            lane = Lane.SUSPECT if request.quarantine else Lane.READY
-            chosen = _chosen(dialect, request, queue.name, now_us, lane)
             taken = yield from dialect.take(request, {**chosen, "limit": room})
         if taken and queue.max_depth is not None:
             yield Wake(f"room:{queue.name}")  # for producers
@@ -143,16 +143,21 @@ def _book(
 
 
 def _take_gated(
-    request: ClaimRequest, queue: QueueSettings, book: LimitBook, limit: int
+    request: ClaimRequest,
+    queue: QueueSettings,
+    book: LimitBook,
+    limit: int,
+    chosen: Mapping[str, Any],
 ) -> Steps[list[Job]]:
     """Claim jobs whose gates are open; block the others, unless this is a quarantine claim."""
-    now_us: int = yield NOW
     jobs: list[Job] = []
     after = _FIRST
     for _ in range(_ROUNDS_MAX):
-        picked, goes_on = yield from _pick(request, queue, book, limit - len(jobs), after)
+        wanted, (rank, place) = limit - len(jobs), after
+        page = {**chosen, "rank": rank, "after": place}
+        picked, goes_on = yield from _pick(request, queue, book, wanted, page)
         if picked:
-            jobs += yield from book.dialect.hand_over(request, picked, now_us)
+            jobs += yield from book.dialect.hand_over(picked, chosen)
         released = yield from book.replenish()
         if len(jobs) >= limit or not (goes_on or released):
             break
@@ -165,17 +170,14 @@ def _pick(
     queue: QueueSettings,
     book: LimitBook,
     wanted: int,
-    after: tuple[int, int],
+    chosen: Mapping[str, Any],
 ) -> Steps[tuple[list[int], tuple[int, int] | None]]:
     """Check a page of candidates; return the claimable ones, and where the next page begins."""
-    dialect, now_us = book.dialect, (yield NOW)
-    lane = Lane.SUSPECT if request.quarantine else Lane.READY
     page = wanted + _PAGE_EXTRA if book.lets_pass(queue) else wanted
-    rank, place = after
-    chosen = {**_chosen(dialect, request, queue.name, now_us, lane), "limit": page}
-    candidates = dialect.candidates(request, {**chosen, "rank": rank, "after": place})
+    candidates = book.dialect.candidates(request, {**chosen, "limit": page})
     rows = yield from book.turn_page(candidates, queue)
     picked: list[int] = []
+    after = (chosen["rank"], chosen["after"])
     for row in rows:
         if len(picked) >= wanted:
             break
@@ -211,6 +213,7 @@ def _survey(
 def _chosen(
     dialect: Dialect, request: ClaimRequest, queue: str, now_us: int, lane: Lane
 ) -> dict[str, Any]:
+    """Return the parameters of statements that find jobs of a queue, and hand them over."""
     level = request.levels.get(queue) if lane == Lane.READY else None
     return {
         "lane": int(lane),
@@ -221,6 +224,11 @@ def _chosen(
         # The first rank that is not wanted; ranks by age come behind those by priority.
         "beyond": _RANK_MAX if level is None else (level + 1) * RANK_PER_PRIORITY,
         "now": now_us,
+        # Of those that are handed over.
+        "worker": request.worker,
+        "alone": request.quarantine,
+        "default_timeout_us": request.default_timeout_us,
+        "grace_us": HOLD_GRACE_US,
     }
 
 
@@ -304,17 +312,6 @@ def reopen_due(dialect: Dialect, now_us: int, locks: PlanLocks) -> Steps[None]:
 
 #: Due jobs that become ready in one claim, per queue.
 PROMOTE_MAX: Final = 1000
-
-
-def handed(request: ClaimRequest, now_us: int) -> dict[str, Any]:
-    """Return the parameters of a statement that hands jobs to a worker."""
-    return {
-        "worker": request.worker,
-        "alone": request.quarantine,
-        "now": now_us,
-        "default_timeout_us": request.default_timeout_us,
-        "grace_us": HOLD_GRACE_US,
-    }
 
 
 def merged_tasks(request: ClaimRequest, lane: int = Lane.READY) -> dict[str, str]:

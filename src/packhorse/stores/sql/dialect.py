@@ -142,9 +142,7 @@ class Moves(Protocol):
     def candidates(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Any:
         """The step that reads `CANDIDATE_COLUMNS` of the next jobs of a queue."""
 
-    def hand_over(
-        self, request: ClaimRequest, seqs: Sequence[int], now_us: int
-    ) -> Steps[list[Job]]:
+    def hand_over(self, seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand these jobs to a worker, in this order."""
 
     def promote(self, jobs: Sequence[Promoted], now_us: int) -> Any:

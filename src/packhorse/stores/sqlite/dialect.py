@@ -17,7 +17,7 @@ from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, handed
+from packhorse.stores.sql.claim import BEGINNING, candidates
 from packhorse.stores.sql.dialect import (
     AttachedRow,
     Column,
@@ -63,21 +63,21 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     following = candidates(queries, request, {**BEGINNING, **chosen}, "seq, rank, place")
     text = sql("claim_numbers", next=following.text)
     [(seqs,)] = yield Rows(text, following.parameters)
-    return [] if seqs == "[]" else (yield from _handed(request, seqs, chosen["now"]))
+    return [] if seqs == "[]" else (yield from _handed(seqs, chosen))
 
 
 _candidates: Final = partial(candidates, queries)
 
 
-def _hand_over_jobs(request: ClaimRequest, seqs: Sequence[int], now_us: int) -> Steps[list[Job]]:
+def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over these jobs, in this order."""
-    return _handed(request, _many(list(seqs)), now_us)
+    return _handed(_many(list(seqs)), chosen)
 
 
-def _handed(request: ClaimRequest, seqs: str, now_us: int) -> Steps[list[Job]]:
+def _handed(seqs: str, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Make these jobs the worker's, and give them their large payloads, which are not in rows."""
     [(found,)] = yield Rows(sql("claim_chosen"), {"seqs": seqs})
-    yield Change(sql("claim"), {"seqs": seqs, **handed(request, now_us)})
+    yield Change(sql("claim"), {**chosen, "seqs": seqs})
     jobs = _jobs.decode(found)
     if "" not in [job.payload for job in jobs]:
         return jobs
