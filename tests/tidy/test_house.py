@@ -21,8 +21,8 @@ LINES = 88_500
 #: Functions and files of each walk: what a job goes through, a reader reads.
 WALKS = {
     "submit one": (33, 16),
-    "claim to settled": (84, 20),
-    "rate-limited, held back, let go": (133, 28),
+    "claim to settled": (83, 20),
+    "rate-limited, held back, let go": (132, 28),
 }
 
 
