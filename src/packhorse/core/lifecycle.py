@@ -7,7 +7,8 @@
                                            ▲                          │ │ │ │
            failed / timeout (retry waits) ─┘◀── failed, budget left ──┘ │ │ └──▶ cancelled
            pending (snoozed) ◀────────────────── handler asked to wait ─┘ └────▶ dead (reason)
-           queued ◀── release, limited (cost nothing) · rescue (owner gone: crashes + 1, waits)
+           pending (rescued) ◀── rescue (owner gone: crashes + 1); ready in its old place when due
+           queued ◀── release, limited (cost nothing)
 
 Nothing here reads a clock, rolls dice or does I/O. Stores that must run a rule themselves, to
 have it atomic, are checked against these functions by the conformance suite.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Loops beside jobs: `upkeep` (promote, expire, park, prune, starvation) and `rescuer`.
+"""Loops beside jobs: each is `run_once() -> seconds until next`.
 
-Each is `run_once() -> seconds until next`, and any number of them may run at once on one store.
+Any number of them may run at once on one store. `upkeep` has those that promote, expire, park,
+prune and admit; the others have a module each, such as `rescuer`, `ticker` and `groups`.
 """

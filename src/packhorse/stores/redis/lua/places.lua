@@ -1,6 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Places and passes of jobs that become ready: ports of `policies.fairness` and
--- `policies.priority`.
+-- Places and passes of jobs that become ready: ports of `policies.fairness`.
 -- needs: index
 local places = {}
 local PRIORITY_MAX = 4
