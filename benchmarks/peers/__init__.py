@@ -6,5 +6,6 @@ environments  a folder of its own for each, made on demand: what they need does 
 submitting    the program that submits a peer's jobs; it runs in the peer's environment
 *_app         the no-op job of each peer, and the ways it has to submit one and many
 *.txt         what is installed for each, pinned
-bullmq/       the same for a peer that is no Python
+bullmq/       worker and producer of a peer that runs on Node; graphile/ likewise
+node/         what those two share: the no-op job, and turns of submits
 """

@@ -22,9 +22,8 @@ from benchmarks.processes import ROOT
 from benchmarks.stage import PeerNote
 
 _OLDEST: Final[Version] = (3, 11)
-BULLMQ: Final = "bullmq"
 #: Packages that are told with a peer's own: how it reaches its server.
-_BESIDE: Final = ("taskiq-redis", "redis", "asyncpg", "psycopg", "ioredis")
+_BESIDE: Final = ("taskiq-redis", "redis", "asyncpg", "psycopg", "ioredis", "pg")
 #: Its counter says nothing about completion, so there is nothing to wait for after the last job.
 _ALL: Final = 2**62
 
@@ -52,7 +51,7 @@ class Peer:
 
     @property
     def is_python(self) -> bool:
-        return self.name != BULLMQ
+        return self.command[0] != "node"
 
     @property
     def version(self) -> str:
@@ -79,6 +78,10 @@ class Peers:
 
 def _module(name: str) -> tuple[str, ...]:
     return ("python", "-m", f"benchmarks.peers.{name}_app")
+
+
+def _script(name: str, slots: int) -> tuple[str, ...]:
+    return ("node", str(ROOT / "benchmarks" / "peers" / name / "worker.cjs"), str(slots))
 
 
 PEERS: Final = (
@@ -158,11 +161,11 @@ PEERS: Final = (
         pace=0.4,
     ),
     Peer(
-        name=BULLMQ,
+        name="bullmq",
         label="BullMQ (Node)",
         store="redis",
         package="bullmq",
-        command=("node", str(ROOT / "benchmarks" / "peers" / BULLMQ / "worker.cjs"), "100"),
+        command=_script("bullmq", 100),
         settings="100 slots; finished jobs are removed; bulk submit by `addBulk`",
         pace=10.0,  # as many as ours: its compiler needs some thousand to warm up
         many=True,
@@ -187,6 +190,17 @@ PEERS: Final = (
         pace=1.0,
         many=True,
         minimum=(3, 12),
+    ),
+    Peer(
+        name="graphile",
+        label="Graphile Worker (Node)",
+        store="postgres",
+        package="graphile-worker",
+        command=_script("graphile", 24),
+        settings="24 slots, twelve connections, a local queue of 500, completions in batches; bulk "
+        "submit by `addJobs`",
+        pace=10.0,  # as many as ours, as for BullMQ
+        many=True,
     ),
     Peer(
         name="procrastinate",

@@ -27,15 +27,15 @@ from benchmarks.measures import (
     submit,
 )
 from benchmarks.measures.claiming import foreign_bound
-from benchmarks.peers.catalogue import BULLMQ, PEERS
+from benchmarks.peers.catalogue import PEERS
 from benchmarks.settings import Settings
 from benchmarks.stores.lines import OURS, OURS_WITH_LINES
 
 #: How many times faster than each peer a drain is.
 _DRAINS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     {
-        "postgres": {"pgqueuer": 2, "oban": 8},
-        "redis": {"dramatiq": 8, "taskiq": 8, BULLMQ: 1.5},
+        "postgres": {"pgqueuer": 2, "oban": 8, "graphile": 1},
+        "redis": {"dramatiq": 8, "taskiq": 8, "bullmq": 1.5},
     }
 )
 _BARE_SHARE: Final[Mapping[str, float]] = MappingProxyType({"postgres": 0.5, "redis": 0.4})
