@@ -27,15 +27,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     large: int = 1_000  #: jobs with large payloads and results
     foreign: int = 300_000  #: jobs of a task that the worker does not know
     shape_seconds: int = 30  #: that jobs arrive at random instants
-    pickup_seconds: int = 20  #: at ten jobs a second
-    idle_seconds: int = 20
+    pickup_seconds: int = 60  #: at ten jobs a second
+    idle_seconds: int = 60
     steady_seconds: int = 600  #: that jobs arrive at one rate, from an empty store
     steady_rate: int = 1_500  #: jobs a second
     backlog_small: int = 1_000
     backlog_large: int = 1_000_000
     blocked_small: int = 100
     blocked_large: int = 100_000  #: jobs behind one busy key, or one exhausted limit
-    server_backlog: int = 200_000  #: the large backlog on PostgreSQL and Redis
+    snapshot_backlog: int = 200_000  #: jobs waiting while another connection holds an old snapshot
     memory_jobs: int = 400_000  #: 0: the growth of memory is not measured
 
 
@@ -57,6 +57,6 @@ QUICK = Settings(
     steady_seconds=30,
     backlog_large=50_000,
     blocked_large=20_000,
-    server_backlog=10_000,
+    snapshot_backlog=10_000,
     memory_jobs=0,
 )

@@ -29,7 +29,7 @@ Counted = Callable[[Path, Callable[[Store], None]], float]
 
 def measure(bench: Bench, counted: Counted, unit: str) -> None:
     """With few and with many jobs of each kind of backlog."""
-    for backlog in backlogs(bench, bench.settings.server_backlog):
+    for backlog in backlogs(bench, bench.settings.backlog_large):
         with bench.folder() as folder:
             _fill(bench, folder, backlog)
             work, milliseconds = _claims(folder, counted, backlog.task)

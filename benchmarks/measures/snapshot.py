@@ -23,7 +23,7 @@ HELD: Final = "an old snapshot held"
 
 def measure(bench: Bench) -> None:
     """Without, and with a snapshot from before the first job until after the last."""
-    ours, count = bench.stage.ours, bench.settings.server_backlog
+    ours, count = bench.stage.ours, bench.settings.snapshot_backlog
     for label in (FREE, HELD):
         with bench.folder() as folder:
             filled(ours, folder, "many", 1)  # the tables are there, and the snapshot knows them

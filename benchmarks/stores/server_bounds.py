@@ -180,7 +180,7 @@ def _waits() -> Sequence[Bound]:
 
 
 def _claims(settings: Settings) -> Iterator[Bound]:
-    few, many = f"{settings.backlog_small:,}", f"{settings.server_backlog:,}"
+    few, many = f"{settings.backlog_small:,}", f"{settings.backlog_large:,}"
     for state in ("waiting", "finished"):
         yield Bound(
             says=f"work of a claim with {many} jobs {state} against {few} waiting",
@@ -193,7 +193,7 @@ def _claims(settings: Settings) -> Iterator[Bound]:
 
 def _snapshots(settings: Settings) -> Iterator[Bound]:
     yield Bound(
-        says=f"drain of {settings.server_backlog:,} jobs with an old snapshot held, against "
+        says=f"drain of {settings.snapshot_backlog:,} jobs with an old snapshot held, against "
         "without",
         measure=snapshot.RATE,
         of=snapshot.HELD,
