@@ -96,6 +96,27 @@ class TestFairness:
 
         assert 49 <= shares["late"] <= 51
 
+    def test_nor_after_the_jobs_claimed_before_it_came_have_ended(self, trial: Trial) -> None:
+        _fill(trial, "early", 300)
+        jobs = trial.claim(limit=100)
+        trial.settle(*(settlement_of(SettlementKind.COMPLETED, job) for job in jobs))
+        _fill(trial, "late", 100)
+
+        shares = _shares(trial, 100)
+
+        assert 49 <= shares["late"] <= 51
+
+    def test_nor_when_nothing_of_the_others_waits(self, trial: Trial) -> None:
+        _fill(trial, "early", 100)
+        jobs = trial.claim(limit=100)
+        trial.settle(*(settlement_of(SettlementKind.COMPLETED, job) for job in jobs))
+        _fill(trial, "late", 50)
+        _fill(trial, "early", 50, "again")
+
+        shares = _shares(trial, 50)
+
+        assert 24 <= shares["late"] <= 26
+
     def test_tenants_share_by_weight(self, trial: Trial) -> None:
         limit_queue(trial, weights={"gold": 3})
         _fill(trial, "gold", 200)

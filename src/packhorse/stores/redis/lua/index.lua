@@ -86,14 +86,14 @@ local function follow(job, change)
   end
 end
 
-local function follow_pass(job, change)
+local function follow_pass(job, change, status)
   if not queues.get(job.queue).tenanted then
     return
   end
   local kind
-  if job.status == PROCESSING then
+  if status == PROCESSING then
     kind = KEY.running_passes
-  elseif job.status == QUEUED and not job.parked_us and not job.suspect and job.rank == job.priority then
+  elseif status == QUEUED and not job.parked_us and not job.suspect and job.rank == job.priority then
     kind = KEY.passes
   end
   if kind then
@@ -130,10 +130,11 @@ function index.leave(job)
     pending.run(signatures.concurrency_gate(job.task, job.signature), -1)
   end
   follow(job, drop)
-  follow_pass(job, drop)
+  follow_pass(job, drop, job.status)
 end
 
--- Remove a claimed job from every index but its line, which the claim changes itself.
+-- Remove a claimed job from every index but its line, which the claim changes itself. It was ready, whatever
+-- its status says: jobs of one state are one table, which says PROCESSING from the first of them on.
 function index.unready(job)
   pending.count(job.queue, QUEUED, -1)
   if apart(job) or job.deadline_us then
@@ -145,7 +146,7 @@ function index.unready(job)
   if queues.get(job.queue).sheds then
     pending.drop(tag .. KEY.droppable .. job.queue, keys.numbered(job))
   end
-  follow_pass(job, drop)
+  follow_pass(job, drop, QUEUED)
 end
 
 -- Add a job to the indexes of its status, after it was changed. One that starts keeps its place in the order of its key.
@@ -158,7 +159,7 @@ function index.enter(job)
     pending.run(signatures.concurrency_gate(job.task, job.signature), 1)
   end
   follow(job, pending.put)
-  follow_pass(job, pending.put)
+  follow_pass(job, pending.put, job.status)
   if TERMINAL[job.status] or queues.bounds_bytes(job.queue) then
     index.weigh(job)
   end
