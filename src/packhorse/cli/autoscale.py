@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -68,8 +68,8 @@ def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -
     set_up_logs(flags)
     clock, quiet = SystemClock(), not shows_banner(flags)
     found = found_app(app_name, flags["include"], url=flags["url"], quiet=quiet)
-    app, options = found.app, chosen_run_options(flags)
-    try:
+    options = chosen_run_options(flags)
+    with closing(found.app) as app:
         if app.store.label.startswith("memory:"):
             raise ConfigError(
                 "memory:// lives inside one process, so processes cannot share its work; give the "
@@ -98,8 +98,6 @@ def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -
                 )
 
         return asyncio.run(run())
-    finally:
-        app.close()
 
 
 def bounded_rules(
