@@ -353,7 +353,7 @@ class Connection:
 
 
 class Asks:
-    """A base of classes whose verbs ask the store through a connection (`core.driving`)."""
+    """A base of classes whose verbs ask the store through a connection (`core.generators`)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
