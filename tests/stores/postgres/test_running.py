@@ -14,9 +14,9 @@ import pytest
 from packhorse import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.rendering import Texts
-from packhorse.stores.postgres.statements import Again, Lock, Once, Send, Together
+from packhorse.stores.postgres.statements import Again, Lock, Once
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Change, Rows, Send, SendMany, Together
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.stores.postgres.support import (
     PATIENCE_S,
@@ -63,7 +63,7 @@ def test_every_step_is_answered(store: PostgresStore, books: str, run: Run) -> N
         answers: dict[str, Any] = {"same now": now_us == (yield NOW) > 0}
         answers["rows"] = yield Rows("select id from {books} order by id")
         answers["change"] = yield Change("update {books} set sold = %(n)s where id < 3", {"n": 5})
-        answers["many"] = yield ChangeMany("delete from {books} where id = %s", [(1,), (3,), (9,)])
+        answers["many"] = yield SendMany("delete from {books} where id = %s", [(1,), (3,), (9,)])
         answers["together"] = yield Together(
             [Rows("select count(*) from {books}"), Rows("update {books} set sold = 6 returning id")]
         )

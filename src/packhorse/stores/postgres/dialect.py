@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, Final
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
@@ -23,20 +21,19 @@ from packhorse.stores.postgres.rows import (
     options_of,
     take_places,
 )
-from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
+from packhorse.stores.postgres.statements import Commit, Lock, queries, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
+    COLUMN_TYPES,
     AttachedRow,
     Column,
     Dialect,
     HeldJob,
-    Needs,
     Promoted,
-    read_queues,
     scope,
 )
-from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
+from packhorse.stores.sql.lines import wake_queues
 from packhorse.stores.sql.new_jobs import is_keyed
 from packhorse.stores.sql.rows import (
     AGED,
@@ -47,7 +44,7 @@ from packhorse.stores.sql.rows import (
     QueueRow,
     json_text,
 )
-from packhorse.stores.sql.statements import Parameters, Rows
+from packhorse.stores.sql.statements import Rows, Send, Together
 
 #: The row of a candidate, and its place in the order of claiming.
 _PLACED: Final = "ctid as row, rank, place"
@@ -70,9 +67,6 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     return [Job(*row[_STANDING:]) for row in rows]
 
 
-_candidates: Final = partial(candidates, queries)
-
-
 def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Claim these jobs, in this order."""
     text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=queries.filled("claim_chosen"))
@@ -92,8 +86,6 @@ def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
     return applied
 
 
-#: The type of the column by which jobs are named.
-_TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
 #: Length of the name of a line, which is a digest.
 _LINE_DIGITS: Final = 32
 
@@ -108,11 +100,11 @@ class _Postgres:
     beside_jobs = tuple(
         (table, "seq") for table in ("attempts", "tags", "keys", "stash", "attachments")
     )
+    queries = queries
     sql = staticmethod(sql)
     take_places = staticmethod(take_places)
     insert_rows = staticmethod(insert_new)
     take = staticmethod(_take_jobs)
-    candidates = staticmethod(_candidates)
     hand_over = staticmethod(_hand_over_jobs)
 
     # ------------------------------------------------------------------------------- statements
@@ -122,16 +114,6 @@ class _Postgres:
 
     def listed(self, value: Sequence[str]) -> tuple[str, ...]:
         return tuple(value)
-
-    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        found: Sequence[list[Any]] = yield Together(asked)
-        return list(found)
-
-    def write(self, text: str, parameters: Parameters = ()) -> Send:
-        return Send(text, parameters)
-
-    def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Send:
-        return Send(text, {"seqs": list(seqs), "now": now_us})
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Send:
         return Send(text, (json_text(rows),))
@@ -144,9 +126,6 @@ class _Postgres:
         return held
 
     # ------------------------------------------------------------------------------------- rows
-
-    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        return read_queues(sql, list(queues))
 
     def keep_bodies(self, jobs: Sequence[NewJob]) -> Steps[None]:
         del jobs
@@ -227,32 +206,18 @@ class _Postgres:
 
     # ------------------------------------------------------------------------------------- ends
 
-    def needs(self) -> Steps[Needs]:
-        [needed] = yield Rows(sql("aftermath_needed"))
-        return Needs(*needed)
-
-    def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        text = sql("aftermath", column=column, type=_TYPES[column])
-        return Rows(text, {"values": list(values)})
-
-    def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        text = sql("order_advance_after", column=column, type=_TYPES[column])
-        rows = yield Rows(text, {**ORDER_LINE, "values": list(values)})
-        yield from wake_queues(rows)
-
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         asked = (
             Rows(sql("gates_holding"), (list(gates),)),
             Rows(sql("tasked_ready"), (list(tasks),)),
         )
         holding, others = yield Together(asked)
-        for (queue,) in others:
-            yield Wake(f"queue:{queue}")
+        yield from wake_queues(others)
         found: list[tuple[str]] = holding
         return found
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        text = sql("awaited_ended", column=column, type=_TYPES[column])
+        text = sql("awaited_ended", column=column, type=COLUMN_TYPES[column])
         ended = yield Rows(text, {"values": list(values)})
         for (job_id,) in ended:
             yield Wake(f"job:{job_id}")

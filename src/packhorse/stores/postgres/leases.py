@@ -33,9 +33,9 @@ from packhorse.core.policies.lease import renewed_until_us
 from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.floors import Floors
-from packhorse.stores.postgres.statements import Once, Send, sql
+from packhorse.stores.postgres.statements import Once, sql
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Renewed
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send
 from packhorse.stores.sql.upkeep import SqlLeases, read_orphan, release_unknown
 
 #: How long a claim may take from reading the lease to its commit.

@@ -31,9 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from packhorse.core.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
-from packhorse.stores.postgres.statements import Again, Lock, Send, Together, sql
+from packhorse.stores.postgres.statements import Again, Lock, sql
 from packhorse.stores.sql.rows import QueueRow
-from packhorse.stores.sql.statements import Rows
+from packhorse.stores.sql.statements import Rows, Send, Together
 
 #: The lock on admission.
 INTAKE: Final = "intake"

@@ -24,7 +24,7 @@ from packhorse.stores.postgres.fast_paths import (
 )
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.locking import LockLevel, Memory
-from packhorse.stores.postgres.statements import Once, Together, sql
+from packhorse.stores.postgres.statements import Once, sql
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
@@ -35,7 +35,7 @@ from packhorse.stores.sql.keys import keys_wanted
 from packhorse.stores.sql.new_jobs import refuse_known
 from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
 from packhorse.stores.sql.settle import settle_in_order
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Together
 from packhorse.stores.sql.submit import submit_general
 
 

@@ -7,7 +7,8 @@ columns in every store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from packhorse.core.job import Job, NewJob
@@ -17,7 +18,7 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow, queue_settings
-from packhorse.stores.sql.statements import Parameters, Rows
+from packhorse.stores.sql.statements import Queries, Rows
 
 #: The columns of a job that its gates depend on.
 CANDIDATE_COLUMNS: Final = (
@@ -28,8 +29,9 @@ CANDIDATE_COLUMNS: Final = (
 AttachedRow = tuple[int, str, int, bytes]
 #: Job id, job number, and how many values and signals are attached.
 HeldJob = tuple[str, int, int]
-#: The column that identifies jobs.
+#: The column that identifies jobs, and its type.
 Column = Literal["id", "seq"]
+COLUMN_TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
 
 
 def scope(request: ClaimRequest) -> str:
@@ -38,9 +40,9 @@ def scope(request: ClaimRequest) -> str:
     return f"{tenants} and rank < :beyond" if request.levels else tenants
 
 
-def read_queues(sql: Callable[..., str], names: Any) -> Steps[dict[str, QueueRow]]:
-    """Return the queues of these names, given as one parameter, declared or not."""
-    rows = yield Rows(sql("queue_rows"), (names,))
+def read_queues(dialect: Dialect, names: Iterable[str]) -> Steps[dict[str, QueueRow]]:
+    """Return the queues of these names, declared or not."""
+    rows = yield Rows(dialect.sql("queue_rows"), (dialect.many(list(names)),))
     return {
         name: QueueRow(
             queue_settings(name, settings),
@@ -54,6 +56,10 @@ def read_queues(sql: Callable[..., str], names: Any) -> Steps[dict[str, QueueRow
 class Words(Protocol):
     """Statements and their parameters."""
 
+    @property
+    def queries(self) -> Queries:
+        """The statements of the store."""
+
     def sql(self, name: str, **parts: str) -> str:
         """The text of a statement, with parts of it filled in."""
 
@@ -62,15 +68,6 @@ class Words(Protocol):
 
     def listed(self, value: Any) -> tuple[str, ...]:
         """A list from its column."""
-
-    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        """The rows of several statements, in as few round trips as may be."""
-
-    def write(self, text: str, parameters: Parameters = ()) -> Any:
-        """The step for a change without an answer."""
-
-    def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Any:
-        """The step for one change of each of these jobs."""
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """The step for a change with each of these rows, which have the names of columns."""
@@ -90,9 +87,6 @@ class Keeping(Protocol):
 
     def line_name(self, words: str) -> str:
         """Return the stored name of a line of jobs that share all their gates."""
-
-    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        """Return the queues of these names, declared or not."""
 
     def take_places(self, count: int) -> Steps[Sequence[int]]:
         """Take numbers above all that were ever used as sequence or place."""
@@ -139,9 +133,6 @@ class Moves(Protocol):
     def take(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand the next jobs of a queue to a worker without checking gates."""
 
-    def candidates(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Any:
-        """The step that reads `CANDIDATE_COLUMNS` of the next jobs of a queue."""
-
     def hand_over(self, seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand these jobs to a worker, in this order."""
 
@@ -170,18 +161,6 @@ class Needs(NamedTuple):
 
 class Ends(Protocol):
     """What the end of jobs releases."""
-
-    def needs(self) -> Steps[Needs]:
-        """Read once what the end of jobs may have to release."""
-
-    def over(self, column: Column, values: Sequence[int | str]) -> Any:
-        """The step that reads jobs whose attempt or waiting is over."""
-
-    def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Make the next job the head of each line of order that these jobs have left.
-
-        Only called when nothing but lines waits, according to `needs`.
-        """
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[Any]]:
         """Return the gates that block jobs; wake other claims that wait for these tasks."""

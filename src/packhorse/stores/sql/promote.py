@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from packhorse.stores.plan import Steps
-from packhorse.stores.sql.dialect import Dialect, Promoted
+from packhorse.stores.sql.dialect import Dialect, Promoted, read_queues
 from packhorse.stores.sql.lines import join_lines
 from packhorse.stores.sql.ranks import Newcomer, ranks_of
 from packhorse.stores.sql.statements import Rows
@@ -53,7 +53,7 @@ def _newcomers(
 ) -> Steps[list[Promoted]]:
     """Return the ranks and places of jobs that take a new place."""
     places = yield from dialect.take_places(len(due))
-    queues = yield from dialect.queue_rows([queue])
+    queues = yield from read_queues(dialect, [queue])
     newcomers = [Newcomer(queue, one.priority, one.tenant) for one in due]
     ranks: list[int] = yield from ranks_of(dialect, newcomers, queues, now_us)
     return [

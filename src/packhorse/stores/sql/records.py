@@ -28,7 +28,7 @@ from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.dialect import Dialect, PlanLocks
 from packhorse.stores.sql.rows import CODE, STATUS, json_text
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 from packhorse.stores.sql.submit import admit_each
 from packhorse.stores.sql.transfer import carry_in_steps
 from packhorse.stores.transfer import CarryAnswer, rejected
@@ -197,10 +197,10 @@ def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
     """Remove the folded lines, and append the carried ones."""
     if folded.line_ids:
         gone = (dialect.many(folded.line_ids),)
-        yield dialect.write(dialect.sql("journal_remove"), gone)
+        yield Send(dialect.sql("journal_remove"), gone)
     if folded.carried:
         lines = [msgspec.structs.replace(one, group=folded.group) for one in folded.carried]
-        yield ChangeMany(dialect.sql("journal_add"), [_line(one) for one in lines])
+        yield SendMany(dialect.sql("journal_add"), [_line(one) for one in lines])
         yield Wake("journal")
 
 
@@ -219,7 +219,7 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks)
     # The trigger writes lines for updates only, and this job was inserted as dead.
     told = (job.id, member.node, JobStatus.DEAD, JobStatus.PENDING)
     line = JournalLine(0, Group.of(member.group), *told)
-    yield dialect.write(dialect.sql("journal_add"), _line(line))
+    yield Send(dialect.sql("journal_add"), _line(line))
     yield Wake("journal")
 
 
@@ -262,11 +262,11 @@ def _write(dialect: Dialect, decided: Decided, highest: int) -> Steps[None]:
     records = [record for record in decided.records.values() if record is not None]
     gone = [named.text for named, record in decided.records.items() if record is None]
     if records:
-        yield ChangeMany(dialect.sql("record_put"), [_columns(record) for record in records])
+        yield SendMany(dialect.sql("record_put"), [_columns(record) for record in records])
     if gone:
-        yield dialect.write(dialect.sql("records_remove"), (dialect.many(gone),))
+        yield Send(dialect.sql("records_remove"), (dialect.many(gone),))
     if decided.highest > highest:
-        yield dialect.write(dialect.sql("records_highest_keep"), (decided.highest,))
+        yield Send(dialect.sql("records_highest_keep"), (decided.highest,))
 
 
 def _columns(record: Record) -> dict[str, Any]:

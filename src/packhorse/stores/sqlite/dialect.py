@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -23,12 +22,9 @@ from packhorse.stores.sql.dialect import (
     Column,
     Dialect,
     HeldJob,
-    Needs,
     PlanLocks,
     Promoted,
-    read_queues,
 )
-from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
@@ -38,7 +34,7 @@ from packhorse.stores.sql.rows import (
     Lane,
     QueueRow,
 )
-from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
+from packhorse.stores.sql.statements import Change, Rows, SendMany, Together
 from packhorse.stores.sqlite.rows import (
     extra_of,
     insert_rows,
@@ -64,9 +60,6 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     text = sql("claim_numbers", next=following.text)
     [(seqs,)] = yield Rows(text, following.parameters)
     return [] if seqs == "[]" else (yield from _handed(seqs, chosen))
-
-
-_candidates: Final = partial(candidates, queries)
 
 
 def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
@@ -107,9 +100,9 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
     for (fence, keep_us, result_keep_us), results in groups.items():
         kept = {"fence": fence, "now": now_us, "keep_us": keep_us, "results_us": result_keep_us}
         large = [key for key, result in results.items() if result and len(result) > _RESULT_LARGE]
-        if large:
-            alone = [{"id": key, "result": results.pop(key), **kept} for key in large]
-            applied += yield ChangeMany(sql("settle_completed", done=_OF_ONE), alone)
+        for key in large:
+            alone = {"id": key, "result": results.pop(key), **kept}
+            applied += yield Change(sql("settle_completed", done=_OF_ONE), alone)
         given = {"results": _many(results), **kept}
         applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
     return applied
@@ -191,9 +184,7 @@ class _OneWriter:
 
     def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
         del claims
-        found: list[list[Any]] = []
-        for rows in asked:
-            found += [(yield rows)]
+        found: list[list[Any]] = yield Together(asked)
         return found
 
     def allow(self, queues: Iterable[str]) -> None:
@@ -222,12 +213,12 @@ class _Sqlite:
         *((table, "seq") for table in ("attempts", "tags", "interests", "keys", "stash")),
         *(("attachments", "seq"), ("bodies", "job_seq")),
     )
+    queries = queries
     sql = staticmethod(sql)
     many = staticmethod(_many)
     insert_rows = staticmethod(insert_rows)
     keep_bodies = staticmethod(keep_bodies)
     take = staticmethod(_take_jobs)
-    candidates = staticmethod(_candidates)
     hand_over = staticmethod(_hand_over_jobs)
     complete = staticmethod(_complete_jobs)
     counted = staticmethod(_counted_jobs)
@@ -238,17 +229,8 @@ class _Sqlite:
     def listed(self, value: str) -> tuple[str, ...]:
         return msgspec.json.decode(value, type=tuple[str, ...])
 
-    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        return ONE_WRITER.enter(*asked)
-
-    def write(self, text: str, parameters: Parameters = ()) -> Change:
-        return Change(text, parameters)
-
-    def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> ChangeMany:
-        return ChangeMany(text, [{"seq": seq, "now": now_us} for seq in seqs])
-
-    def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> ChangeMany:
-        return ChangeMany(text, rows)
+    def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> SendMany:
+        return SendMany(text, rows)
 
     def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
         """Write many rows per statement, which costs half as much."""
@@ -294,9 +276,6 @@ class _Sqlite:
         last = max([row.last for row in queues.values()])
         return range(last + 1, last + 1 + len(jobs))
 
-    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        return read_queues(sql, _many(list(queues)))
-
     def oldest_ready(
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
@@ -320,7 +299,7 @@ class _Sqlite:
     def back_in_place(self) -> Steps[None]:
         yield from ()  # claims always begin at the first place
 
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> ChangeMany:
+    def promote(self, jobs: Sequence[Promoted], now_us: int) -> SendMany:
         rows = [
             {
                 "seq": one.seq,
@@ -331,26 +310,13 @@ class _Sqlite:
             }
             for one in jobs
         ]
-        return ChangeMany(sql("promote"), rows)
+        return SendMany(sql("promote"), rows)
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         del task  # the name of the gate has it
         yield Change(sql("shut_until"), (gate, until_us))
 
     # ------------------------------------------------------------------------------------- ends
-
-    def needs(self) -> Steps[Needs]:
-        [row] = yield Rows(sql("aftermath_needed"))
-        return Needs(*row)
-
-    def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        return Rows(sql("aftermath", column=column), (_many(list(values)),))
-
-    def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Use one statement, however many jobs there are."""
-        given = {**ORDER_LINE, "values": _many(list(values))}
-        rows = yield Rows(sql("order_advance_after", column=column), given)
-        yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         del tasks  # jobs that wait for them are blocked by a gate

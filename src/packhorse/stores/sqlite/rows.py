@@ -17,7 +17,7 @@ from packhorse.stores.sql.rows import (
     payload_text,
     trace_of,
 )
-from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Change, Rows, SendMany
 from packhorse.stores.sqlite.statements import sql
 
 
@@ -81,4 +81,4 @@ def keep_bodies(jobs: Sequence[NewJob]) -> Steps[None]:
     if large:  # the rows first: the pages they free are there for the bodies
         cut = {"ids": json_text([job.id for job in large]), "size": LARGE, "now": (yield NOW)}
         yield Change(sql("payloads_cut"), cut)
-        yield ChangeMany(sql("body_keep"), [(payload_text(job), job.id) for job in large])
+        yield SendMany(sql("body_keep"), [(payload_text(job), job.id) for job in large])

@@ -23,7 +23,7 @@ from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests
 from packhorse.stores.sql.records import reject
 from packhorse.stores.sql.rows import RANK_PER_PRIORITY
-from packhorse.stores.sql.statements import Change, ChangeMany, Now, Rows
+from packhorse.stores.sql.statements import Change, Now, Rows, Send, SendMany, Together
 from packhorse.stores.sqlite.connection import (
     FAILURES,
     LOCKED,
@@ -271,20 +271,14 @@ class PlanRunner(OneConnection):
                 result: T = done.value
                 return result
             kind = type(step)
-            if kind is Rows:
-                answer = connection.execute(step.text, step.parameters).fetchall()
-            elif kind is Change:
-                answer = connection.execute(step.text, step.parameters).rowcount
-            elif kind is ChangeMany:
-                answer = connection.executemany(step.text, step.parameters).rowcount
-            elif kind is Now:
+            if kind is Now:
                 answer = now_us = now_us or self._parts.clock.now_us()
             elif kind is Wake:
                 answer = None
                 if step.topic not in wakes:
                     wakes.append(step.topic)
             else:
-                raise TypeError(f"a SQLite plan cannot ask for {step!r}")
+                answer = _asked(connection, step)
 
     def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
         """Give the jobs of the intake numbers and places, then admit requests of users."""
@@ -392,3 +386,22 @@ class PlanRunner(OneConnection):
 def is_loaded(connection: sqlite3.Connection) -> bool:
     """Whether jobs wait in the intake, or requests of users' transactions."""
     return connection.execute(sql("intake_any")).fetchone() is not None
+
+
+def _asked(connection: sqlite3.Connection, step: Any) -> Any:
+    """Run the statements of a step, and return its answer."""
+    kind = type(step)
+    answer: Any = None
+    if kind is Rows:
+        answer = connection.execute(step.text, step.parameters).fetchall()
+    elif kind is Change:
+        answer = connection.execute(step.text, step.parameters).rowcount
+    elif kind is Send:
+        connection.execute(step.text, step.parameters)
+    elif kind is SendMany:
+        connection.executemany(step.text, step.parameters)
+    elif kind is Together:
+        answer = [_asked(connection, one) for one in step.asked]
+    else:
+        raise TypeError(f"a SQLite plan cannot ask for {step!r}")
+    return answer
