@@ -109,7 +109,7 @@ def test_none_and_a_number_are_the_same_statement(store: PostgresStore) -> None:
     assert rows == [(1,)]
     statement = store._texts.statement("select %(value)s::bigint")
     assert statement.types == (20,)
-    assert statement.bound({"value": None}).types == (20,)
+    assert statement.typed((0,)) == (20,)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from psycopg import AsyncConnection, Connection, OperationalError
-from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
 from psycopg.errors import Error, lookup
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.array import ListBinaryDumper
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
 from psycopg.waiting import Ready, Wait
 
 from packhorse.stores.postgres.rendering import Statement
@@ -88,6 +91,10 @@ class PipelinedConnection:
         adapters = AdaptersMap(connection.adapters)
         adapters.register_loader("json", _JsonLoader)
         adapters.register_loader("jsonb", _JsonbLoader)
+        # One type for all numbers, so that each statement is prepared once.
+        adapters.register_dumper(int, Int8BinaryDumper)
+        adapters.register_dumper(str, StrBinaryDumper)
+        adapters.register_dumper(tuple, ListBinaryDumper)
         self._transformer = Transformer(_Adapted(adapters, connection))
         self._prepared: dict[_Key, bytes] = {}
         self._unread = select.poll()
@@ -129,7 +136,12 @@ class PipelinedConnection:
     def send(self, command: Command) -> tuple[_Key | None, ...]:
         """Buffer one command; return, for each result it will have, the key that it prepares."""
         statement = command.statement
-        values, declared, formats = statement.bound(command.parameters)
+        arguments = statement.arguments(command.parameters)
+        values = self._transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
+        declared, formats = (
+            statement.typed(self._transformer.types or ()),
+            self._transformer.formats,
+        )
         key = (statement.name, declared)
         name = self._prepared.get(key)
         if name is not None:
