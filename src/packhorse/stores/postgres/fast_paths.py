@@ -19,7 +19,7 @@ from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import PayloadError
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.floors import Floor, FloorLook, Floors
+from packhorse.stores.postgres.floors import FLOOR_TOPIC, Floor, FloorLook, Floors
 from packhorse.stores.postgres.locking import Constrained, LockLevel, Memory
 from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
 from packhorse.stores.postgres.statements import Once, Short, queries, sql
@@ -211,7 +211,8 @@ def _promote(queues: Sequence[str], floors: Floors) -> Steps[None]:
     due = {"queues": list(queues), "limit": PROMOTE_MAX, "passes": RANK_PER_PRIORITY}
     [(kept,)] = yield Once(sql("promote_fast"), due)
     if kept:
-        yield from floors.give_up()
+        floors.forget()  # the claim that follows in this plan begins a sweep
+        yield Wake(FLOOR_TOPIC)
 
 
 def _in_order(rows: list[tuple[Any, ...]], queues: Sequence[str]) -> None:

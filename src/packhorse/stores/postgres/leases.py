@@ -32,7 +32,6 @@ from packhorse.core.lifecycle import Orphan
 from packhorse.core.policies.lease import renewed_until_us
 from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
-from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.statements import Once, sql
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Renewed
 from packhorse.stores.sql.statements import NOW, Rows, Send
@@ -53,9 +52,8 @@ _SEEN: Final = "job.id = any(:seen::text[]) and coalesce(job.lane, -1) = {lane.h
 class PostgresLeases(SqlLeases):
     """See `LeaseStore`."""
 
-    def __init__(self, floors: Floors) -> None:
-        super().__init__(POSTGRES, floors.give_up)
-        self._floors = floors
+    def __init__(self) -> None:
+        super().__init__(POSTGRES)
         self._time = SystemClock().monotonic
         self._looked_at_all_us = _NEVER
         self._looked_at = -math.inf  #: the same, by the own clock
@@ -67,9 +65,7 @@ class PostgresLeases(SqlLeases):
         self._without_jobs: frozenset[tuple[str, int]] = frozenset()  #: expired leases, settled
 
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
-        return Plan(
-            "renew", lambda: _renew(renewal, self._floors), look=lambda: self._renew_in_one(renewal)
-        )
+        return Plan("renew", lambda: _renew(renewal), look=lambda: self._renew_in_one(renewal))
 
     @planned(writes=False)
     def expired(self) -> Steps[ExpiredLeases]:
@@ -152,17 +148,16 @@ def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
     }
 
 
-def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
+def _renew(renewal: Renewal) -> Steps[Renewed]:
     yield from POSTGRES.lock_all()
     text = sql("lease_renew", looked="false")
     [(now_us, before_us, _)] = yield Rows(text, _renewed(renewal, anyway=True))
     if renewal.step_us > 0:
         moved = {"worker": renewal.worker, "step_us": renewal.step_us, "now": now_us}
         yield Send(sql("holds_move"), moved)
-    yield from floors.give_up()
     released = 0
     if renewal.held is not None:
-        released = yield from release_unknown(POSTGRES, renewal.worker, set(renewal.held), now_us)
+        released = yield from release_unknown(POSTGRES, renewal.worker, set(renewal.held))
     return _answer(renewal, now_us, before_us, released)
 
 

@@ -47,10 +47,6 @@ class PostgresJobs(SqlJobs):
         self.floors = Floors()
         self._memory = Memory()
 
-    def forget_floors(self) -> None:
-        """Let the next claim begin a sweep below the floors."""
-        self.floors.forget()
-
     def locks_for(self, jobs: Sequence[NewJob]) -> LockLevel:
         """The locks of a plan that submits these jobs, as far as known."""
         locks = LockLevel(self._memory, keys=[key for job in jobs for key in keys_of(job)])
@@ -90,7 +86,7 @@ class PostgresJobs(SqlJobs):
         def steps() -> Steps[tuple[Verdict, ...]]:
             if alike and locks.queues:
                 return _complete(settlements, locks, memory)
-            return _settle(settlements, locks, self.floors)
+            return _settle(settlements, locks)
 
         in_one = alike and not locks.queues
         look = (lambda: complete_in_one(settlements, locks)) if in_one else None
@@ -142,12 +138,8 @@ def _complete(
     return (Verdict.APPLIED,) * len(settlements)
 
 
-def _settle(
-    settlements: Sequence[Settlement], locks: LockLevel, floors: Floors
-) -> Steps[tuple[Verdict, ...]]:
+def _settle(settlements: Sequence[Settlement], locks: LockLevel) -> Steps[tuple[Verdict, ...]]:
     yield from locks.enter()
-    if any(one.keep_place for one in settlements):
-        yield from floors.give_up()
     verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, locks)
     return verdicts
 

@@ -212,7 +212,7 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks)
     locks.go_alone()
     now_us: int = yield NOW
     dead = rejected(job, refused.code, refused.reason, now_us)
-    [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
+    [answer] = yield from carry_in_steps(dialect, (dead,))
     member = member_of(job.options)
     if member is None or answer is not CarryAnswer.CARRIED:
         return
@@ -221,11 +221,6 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks)
     line = JournalLine(0, Group.of(member.group), *told)
     yield Send(dialect.sql("journal_add"), _line(line))
     yield Wake("journal")
-
-
-def _stay() -> Steps[None]:
-    """Do nothing: a dead job takes no place before others."""
-    yield from ()
 
 
 def _line(line: JournalLine) -> dict[str, Any]:

@@ -137,6 +137,8 @@ def settle_each(
     ids = dialect.many([one.job_id for one in settlements])
     rows = yield Rows(dialect.sql("settle_rows"), (ids,))
     held = {row[0]: _Held(*row) for row in rows}
+    if any(one.keep_place for one in settlements):
+        yield from dialect.back_in_place()
     verdicts: list[Verdict] = []
     changes: list[dict[str, Any]] = []
     for one in settlements:

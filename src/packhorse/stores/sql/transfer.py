@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,11 +59,10 @@ _KEPT_NAMES: Final = (
 
 
 class SqlTransfer:
-    """See `TransferStore`. `go_back` runs when jobs take places that claims have passed."""
+    """See `TransferStore`."""
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._go_back = go_back
 
     @planned(writes=False)
     def copied(self) -> Steps[Copied | None]:
@@ -103,7 +102,7 @@ class SqlTransfer:
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
-        return Plan("carry_in", lambda: carry_in_steps(self._dialect, given, self._go_back))
+        return Plan("carry_in", lambda: carry_in_steps(self._dialect, given))
 
     @planned()
     def exchange(self, job_id: str, texts: Mapping[str, str]) -> Steps[bool]:
@@ -198,9 +197,7 @@ _AS_CARRIED: Final = (
 )
 
 
-def carry_in_steps(
-    dialect: Dialect, jobs: Sequence[CarriedJob], go_back: Callable[[], Steps[None]]
-) -> Steps[tuple[CarryAnswer, ...]]:
+def carry_in_steps(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:
     """Store all new jobs together; see `TransferStore.carry_in`."""
     locks = yield from dialect.go_alone()
     answers: tuple[CarryAnswer, ...] = yield from _decide(dialect, jobs)
@@ -223,11 +220,13 @@ def carry_in_steps(
     own = zip([one.job for one in chosen], lined, strict=True)
     yield from locks.mark_lined(own, queues)
     yield from dialect.settings_changed()
-    yield from join_lines(dialect, [row["seq"] for row in rows if row["lane"] == Lane.READY])
+    ready = [row["seq"] for row in rows if row["lane"] == Lane.READY]
+    if ready:
+        yield from dialect.back_in_place()
+    yield from join_lines(dialect, ready)
     lines = sorted({row["order_line"] for row in rows if row["order_line"] is not None})
     behind = dialect.sql("order_behind", chosen="order_line {in_texts ?}")
     yield Send(behind, (dialect.many(lines),))
-    yield from go_back()
     for queue in queues:
         yield Wake(f"queue:{queue}")
     return answers

@@ -6,7 +6,7 @@ Each verb of upkeep reads first, and locks only if there is something to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from packhorse.core.job import DeadReason
@@ -27,25 +27,18 @@ from packhorse.stores.sql.statements import NOW, Change, Rows, Send, Together
 
 
 class SqlLeases:
-    """See `LeaseStore`. `go_back` runs when jobs return to places that claims have passed."""
+    """See `LeaseStore`."""
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._go_back = go_back
 
     @planned()
     def leave(self, worker: str) -> Steps[int]:
         yield from self._dialect.lock_all()
-        released: int = yield from self._release_all(worker)
+        released: int = yield from release_unknown(self._dialect, worker, set())
         yield Send(self._dialect.sql("lease_leave"), (worker,))
         yield from self._dialect.outlast_claims()
-        return released + (yield from self._release_all(worker))
-
-    def _release_all(self, worker: str) -> Steps[int]:
-        now_us: int = yield NOW
-        yield from self._go_back()
-        released: int = yield from release_unknown(self._dialect, worker, set(), now_us)
-        return released
+        return released + (yield from release_unknown(self._dialect, worker, set()))
 
     @planned(writes=False)
     def cancelled(self, worker: str) -> Steps[tuple[str, ...]]:
@@ -73,10 +66,9 @@ class SqlLeases:
         return tuple(read_worker(self._dialect.listed, row, now_us) for row in rows)
 
 
-def release_unknown(
-    dialect: Dialect, worker: str, known: set[tuple[str, int]], now_us: int
-) -> Steps[int]:
+def release_unknown(dialect: Dialect, worker: str, known: set[tuple[str, int]]) -> Steps[int]:
     """Release jobs that the store counts as held and the worker does not know; return how many."""
+    now_us: int = yield NOW
     rows = yield Rows(dialect.sql("held_rows"), (worker,))
     lost = [
         release_unbegun(job_id, fence, retention_of(settings))
@@ -110,11 +102,10 @@ _CLOSINGS_MAX: Final = 1000
 
 
 class SqlUpkeep:
-    """See `UpkeepStore`. `go_back` runs when jobs return to places that claims have passed."""
+    """See `UpkeepStore`."""
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._go_back = go_back
 
     def promote(self, *, limit: int) -> Plan[int]:
         def look() -> Steps[int | None]:
@@ -161,8 +152,6 @@ class SqlUpkeep:
             share = max(1, limit // len(queues))
             promoted += yield from promote_queue(dialect, queue, now_us, limit=share)
             yield Wake(f"queue:{queue}")
-        if promoted:
-            yield from self._go_back()
         yield from _try_gates(dialect)
         return promoted
 
@@ -173,7 +162,7 @@ class SqlUpkeep:
         known = yield from _found(dialect, "parked_known", limit)
         if known:
             again = [seq for seq, _ in known]
-            yield from self._go_back()
+            yield from dialect.back_in_place()
             yield Send(dialect.sql("parked_ready"), {"seqs": dialect.many(again), "now": now_us})
             yield from join_lines(dialect, again)
         for queue in dict.fromkeys(queue for _, queue in known):
