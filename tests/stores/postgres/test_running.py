@@ -83,7 +83,7 @@ def test_values_arrive_and_come_back_as_they_are(store: PostgresStore, run: Run)
     arrays: Any = ([1, None, -3], ["a", None, 'b"\\,{}'], [True, False], [], [None])
     text = (
         "select %s, %s, %s, %s, %s, %s, %s::bigint, %s, %s::text[], %s, %s::bigint[], %s::text[],"
-        " '{\"a\": 1}'::jsonb, '[1]'::json, '%%', '{}'"
+        " '%%', '{}'"
     )
 
     def steps() -> Steps[list[tuple[Any, ...]]]:
@@ -92,7 +92,7 @@ def test_values_arrive_and_come_back_as_they_are(store: PostgresStore, run: Run)
 
     for _ in range(2):  # the second time by statements that are prepared
         [row] = run(store, Plan("try", steps, writes=False))
-        assert row == (*values, *arrays, '{"a": 1}', "[1]", "%", "{}")
+        assert row == (*values, *arrays, "%", "{}")
 
 
 def test_none_and_a_number_are_the_same_statement(store: PostgresStore) -> None:

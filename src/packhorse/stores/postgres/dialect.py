@@ -30,7 +30,6 @@ from packhorse.stores.sql.dialect import (
     Column,
     Dialect,
     HeldJob,
-    Promoted,
     scope,
 )
 from packhorse.stores.sql.lines import wake_queues
@@ -187,14 +186,6 @@ class _Postgres:
 
     def back_in_place(self) -> Steps[None]:
         yield Wake(FLOOR_TOPIC)
-
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> Send:
-        where = {
-            "seqs": [one.seq for one in jobs],
-            "ranks": [one.rank for one in jobs],
-            "places": [one.place for one in jobs],
-        }
-        return Send(sql("promote"), {**where, "now": now_us})
 
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         del now_us  # the statement reads the clock

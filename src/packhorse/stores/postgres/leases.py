@@ -5,8 +5,8 @@ Every job is held for a while, so an old snapshot keeps one dead row of each amo
 held, and a look at all held jobs costs more with every job that was run. The looks that workers
 repeat are therefore narrow:
 
-- Whose lease has run out is read from the workers. Whether such a worker holds jobs is asked until
-  the answer was no `SETTLED_US` after the lease ran out: then nothing of it can be held any more.
+- Whose lease has run out is read from the workers. For such a worker all held jobs are looked at,
+  until there was none of it `SETTLED_US` after the lease ran out: then it can hold none any more.
 - Jobs held beyond their limit are looked for from the limit that the last look reached. A claim
   that commits within `HOLD_GRACE_US` is there before its limit is reached; for those that take
   longer, one look in `SETTLED_US` begins so much earlier.
@@ -70,22 +70,18 @@ class PostgresLeases(SqlLeases):
     @planned(writes=False)
     def expired(self) -> Steps[ExpiredLeases]:
         now_us: int = yield NOW
-        if not self._looked_at_all_us <= now_us < self._looked_at_all_us + self._rest_us:
-            return ExpiredLeases(now_us, (yield from self._look_at_all(now_us)))
-        ran_out = yield Rows(sql("leases_run_out"), {"now": now_us})
-        asked = [row for row in ran_out if row[:2] not in self._without_jobs]
-        if not asked:
+        rests = self._looked_at_all_us <= now_us < self._looked_at_all_us + self._rest_us
+        ran_out = frozenset((yield Rows(sql("leases_run_out"), {"now": now_us})))
+        if rests and ran_out <= self._without_jobs:
             return ExpiredLeases(now_us, ())
-        rows = yield Rows(sql("holders"), {"workers": [worker for worker, *_ in asked]})
-        holders = {worker for (worker,) in rows}
+        expired = yield from self._look_at_all(now_us)
+        holders = {lease.worker for lease in expired}
         self._without_jobs = frozenset(
             (worker, expires_us)
-            for worker, expires_us, _ in ran_out
+            for worker, expires_us in ran_out
             if worker not in holders and expires_us + SETTLED_US <= now_us
         )
-        return ExpiredLeases(
-            now_us, tuple(ExpiredLease(*row) for row in asked if row[0] in holders)
-        )
+        return ExpiredLeases(now_us, expired)
 
     def _look_at_all(self, now_us: int) -> Steps[tuple[ExpiredLease, ...]]:
         """Find expired leases by worker; remember what the workers that renew here hold."""

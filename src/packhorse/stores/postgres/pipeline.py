@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from psycopg import AsyncConnection, Connection, OperationalError
-from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
+from psycopg.adapt import AdaptersMap, PyFormat, Transformer
 from psycopg.errors import Error, lookup
-from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
@@ -50,24 +50,6 @@ class Command(NamedTuple):
     parameters: Parameters = ()
 
 
-class _JsonbLoader(Loader):
-    """Load a jsonb value as text; callers decode it themselves."""
-
-    format = Format.BINARY
-
-    def load(self, data: Any) -> str:
-        return bytes(data[1:]).decode()
-
-
-class _JsonLoader(Loader):
-    """Load a json value as text."""
-
-    format = Format.BINARY
-
-    def load(self, data: Any) -> str:
-        return bytes(data).decode()
-
-
 class _Adapted(NamedTuple):
     """See `psycopg.abc.AdaptContext`."""
 
@@ -87,10 +69,8 @@ class PipelinedConnection:
         self.committing = False
         #: A part of the plan is committed: the plan cannot be run again from its beginning.
         self.committed = False
-        # Of its own, since a connection may be lent to users, who want jsonb as psycopg loads it.
+        # Of its own, since a connection may be lent to users.
         adapters = AdaptersMap(connection.adapters)
-        adapters.register_loader("json", _JsonLoader)
-        adapters.register_loader("jsonb", _JsonbLoader)
         # One type for all numbers, so that each statement is prepared once.
         adapters.register_dumper(int, Int8BinaryDumper)
         adapters.register_dumper(str, StrBinaryDumper)

@@ -118,15 +118,6 @@ class Keeping(Protocol):
         """Return since when the oldest of the next ready jobs waits, by queue and priority."""
 
 
-class Promoted(NamedTuple):
-    """A due job, with the rank and place it takes."""
-
-    seq: int
-    suspect: bool
-    rank: int
-    place: int
-
-
 class Moves(Protocol):
     """Changes of many jobs at once."""
 
@@ -135,9 +126,6 @@ class Moves(Protocol):
 
     def hand_over(self, seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand these jobs to a worker, in this order."""
-
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> Any:
-        """The step that makes due jobs ready."""
 
     def back_in_place(self) -> Steps[None]:
         """Note that jobs became ready in places that claims may have passed."""

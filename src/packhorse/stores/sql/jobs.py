@@ -32,7 +32,7 @@ _UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
 
 class SqlJobs:
-    """See `JobStore`; a store adds submit, claim and settle. `level` makes a plan's isolation."""
+    """See `JobStore`; a store adds submit, claim and settle. `locks` makes the locks of a plan."""
 
     def __init__(self, dialect: Dialect, locks: Callable[[], PlanLocks]) -> None:
         self._dialect = dialect

@@ -39,7 +39,7 @@ _LINES_OF_EACH: Final = 100  #: searched for each group of the limit
 
 
 class SqlRecords:
-    """See `RecordStore`. `isolation` returns the isolation of a plan that submits jobs."""
+    """See `RecordStore`. `locks_for` returns the locks of a plan that submits these jobs."""
 
     def __init__(
         self, dialect: Dialect, locks_for: Callable[[Sequence[NewJob]], PlanLocks]
@@ -91,7 +91,7 @@ class SqlRecords:
 
 
 class SqlJournal:
-    """See `JournalStore`; `isolation` as in `SqlRecords`."""
+    """See `JournalStore`; `locks_for` as in `SqlRecords`."""
 
     def __init__(
         self, dialect: Dialect, locks_for: Callable[[Sequence[NewJob]], PlanLocks]

@@ -23,7 +23,6 @@ from packhorse.stores.sql.dialect import (
     Dialect,
     HeldJob,
     PlanLocks,
-    Promoted,
 )
 from packhorse.stores.sql.rows import (
     AGED,
@@ -31,7 +30,6 @@ from packhorse.stores.sql.rows import (
     COUNTED_MIN,
     RANK_PER_PRIORITY,
     STATUS_OF,
-    Lane,
     QueueRow,
 )
 from packhorse.stores.sql.statements import Change, Rows, SendMany, Together
@@ -298,19 +296,6 @@ class _Sqlite:
 
     def back_in_place(self) -> Steps[None]:
         yield from ()  # claims always begin at the first place
-
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> SendMany:
-        rows = [
-            {
-                "seq": one.seq,
-                "lane": Lane.SUSPECT if one.suspect else Lane.READY,
-                "rank": one.rank,
-                "place": one.place,
-                "now": now_us,
-            }
-            for one in jobs
-        ]
-        return SendMany(sql("promote"), rows)
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         del task  # the name of the gate has it
