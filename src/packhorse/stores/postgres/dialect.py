@@ -30,6 +30,8 @@ from packhorse.stores.sql.dialect import (
     Column,
     Dialect,
     HeldJob,
+    Neighbours,
+    no_steps,
     scope,
 )
 from packhorse.stores.sql.lines import wake_queues
@@ -93,7 +95,7 @@ _LINE_DIGITS: Final = 32
 _OLDEST_SOME: Final = 500
 
 
-class _Postgres:
+class _Postgres(Neighbours):
     """See `Dialect`."""
 
     beside_jobs = tuple(
@@ -128,7 +130,7 @@ class _Postgres:
 
     def keep_bodies(self, jobs: Sequence[NewJob]) -> Steps[None]:
         del jobs
-        yield from ()  # PostgreSQL itself keeps large values beside the row
+        return no_steps()  # PostgreSQL itself keeps large values beside the row
 
     def extra_columns(self, job: NewJob) -> dict[str, Any]:
         return {

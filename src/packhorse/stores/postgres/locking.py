@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 from packhorse.core.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
 from packhorse.stores.postgres.statements import Again, Lock, sql
+from packhorse.stores.sql.dialect import PlanLocks
 from packhorse.stores.sql.rows import QueueRow
 from packhorse.stores.sql.statements import Rows, Send, Together
 
@@ -76,7 +77,7 @@ class Memory:
         self.completed: Sequence[str] = ()
 
 
-class LockLevel:
+class LockLevel(PlanLocks):
     """The locks of a plan, which starts with those it knows of, and again if they do not suffice.
 
     `alone` is everything; else the constrained queues in `queues`, and the `keys`.

@@ -18,7 +18,7 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow, queue_settings
-from packhorse.stores.sql.statements import Queries, Rows
+from packhorse.stores.sql.statements import Queries, Rows, Together
 
 #: The columns of a job that its gates depend on.
 CANDIDATE_COLUMNS: Final = (
@@ -51,6 +51,11 @@ def read_queues(dialect: Dialect, names: Iterable[str]) -> Steps[dict[str, Queue
         )
         for name, settings, closed, tenanted, shelf, limited_tasks, lined, last, bounding in rows
     }
+
+
+def no_steps() -> Steps[None]:
+    """Do nothing."""
+    yield from ()
 
 
 class Words(Protocol):
@@ -127,9 +132,6 @@ class Moves(Protocol):
     def hand_over(self, seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand these jobs to a worker, in this order."""
 
-    def back_in_place(self) -> Steps[None]:
-        """Note that jobs became ready in places that claims may have passed."""
-
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         """Complete the jobs that are held with these fences; return how many."""
 
@@ -157,29 +159,32 @@ class Ends(Protocol):
         """Wake callers that wait for the end of one of these jobs."""
 
 
-class PlanLocks(Protocol):
+class PlanLocks:
     """How much of the store a plan has locked: all of it, where there is one writer.
 
-    A plan that finds it needs more is rolled back, and begins again with more locked.
+    Elsewhere a plan that finds it needs more is rolled back, and begins again with more locked.
     """
 
-    @property
-    def alone(self) -> bool:
-        """Whether the plan has the whole store for itself."""
+    alone: bool = True  #: the plan has the whole store for itself
 
     @property
     def unconstrained(self) -> bool:
         """Whether the plan touches unconstrained queues only."""
+        return False
 
     @property
     def gated_tasks(self) -> Collection[str]:
         """Tasks whose jobs make their queue a constrained one."""
+        return ()
 
     def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
         """The first steps of the plan: take its locks, then read what is `asked`.
 
         It `claims` ready jobs of these queues; begin again if that needs more locks.
         """
+        del claims
+        found: list[list[Any]] = yield Together(asked)
+        return found
 
     def allow(self, queues: Iterable[str]) -> None:
         """Begin again with more locks, unless these queues are covered."""
@@ -191,34 +196,50 @@ class PlanLocks(Protocol):
         self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
     ) -> Steps[None]:
         """Note new jobs, each with whether its own keys may let gates block it."""
+        del jobs, queues
+        return no_steps()
 
-    def asks_gates(self, queue: str) -> bool:
+    def asks_gates(self, queue: str) -> bool:  # noqa: ARG002 - any
         """Whether no other plan claims from this queue, so that its gates may be checked."""
+        return True
 
-    def covers(self, gate: Gate) -> bool:
+    def covers(self, gate: Gate) -> bool:  # noqa: ARG002 - any
         """Whether the plan may unblock the jobs of this gate."""
+        return True
 
 
 class Neighbours(Protocol):
-    """Locks between plans."""
+    """Locks between plans, and what plans tell each other: nothing, where there is one writer."""
 
     def lock_all(self) -> Steps[None]:
         """Lock the store: first in a plan about more than the jobs and queues it names."""
+        return no_steps()
 
     def outlast_claims(self) -> Steps[None]:
         """Commit, in a plan that has locked the store, and wait for claims that began before that.
 
         The plan has the store locked again after that, and must not fail any more.
         """
+        return no_steps()
 
     def go_alone(self) -> Steps[PlanLocks]:
         """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
+        yield from ()
+        return PlanLocks()
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:
         """Lock these records: before all else in a plan that changes them."""
+        del names
+        return no_steps()
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         """Note that limits have changed; `task` has limits from now on."""
+        del task
+        return no_steps()
+
+    def back_in_place(self) -> Steps[None]:
+        """Note that jobs became ready in places that claims may have passed."""
+        return no_steps()
 
 
 class Dialect(Words, Keeping, Moves, Ends, Neighbours, Protocol):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ import msgspec
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.policies.attachments import Attaching
-from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
@@ -22,6 +21,7 @@ from packhorse.stores.sql.dialect import (
     Column,
     Dialect,
     HeldJob,
+    Neighbours,
     PlanLocks,
 )
 from packhorse.stores.sql.rows import (
@@ -32,7 +32,7 @@ from packhorse.stores.sql.rows import (
     STATUS_OF,
     QueueRow,
 )
-from packhorse.stores.sql.statements import Change, Rows, SendMany, Together
+from packhorse.stores.sql.statements import Change, Rows, SendMany
 from packhorse.stores.sqlite.rows import (
     extra_of,
     insert_rows,
@@ -168,43 +168,7 @@ _OLDEST_WINDOW: Final = 10_000
 _OLDEST_SOME: Final = 500
 
 
-def nothing() -> Steps[None]:
-    """No steps."""
-    yield from ()
-
-
-class _OneWriter:
-    """A transaction that writes has the whole store for itself."""
-
-    alone = True
-    unconstrained = False
-    gated_tasks = ()
-
-    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
-        del claims
-        found: list[list[Any]] = yield Together(asked)
-        return found
-
-    def allow(self, queues: Iterable[str]) -> None:
-        pass
-
-    def go_alone(self) -> None:
-        pass
-
-    def mark_lined(
-        self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
-    ) -> Steps[None]:
-        del jobs, queues
-        return nothing()
-
-    def asks_gates(self, queue: str) -> bool:  # noqa: ARG002 - any
-        return True
-
-    def covers(self, gate: Gate) -> bool:  # noqa: ARG002 - any
-        return True
-
-
-class _Sqlite:
+class _Sqlite(Neighbours):
     """See `Dialect`."""
 
     beside_jobs = (
@@ -294,9 +258,6 @@ class _Sqlite:
 
     # ------------------------------------------------------------------------------------ moves
 
-    def back_in_place(self) -> Steps[None]:
-        yield from ()  # claims always begin at the first place
-
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         del task  # the name of the gate has it
         yield Change(sql("shut_until"), (gate, until_us))
@@ -315,26 +276,6 @@ class _Sqlite:
             if job_id is not None:
                 yield Wake(f"job:{job_id}")
 
-    # ------------------------------------------------------------------------------- neighbours
 
-    def lock_all(self) -> Steps[None]:
-        return nothing()
-
-    def outlast_claims(self) -> Steps[None]:
-        return nothing()  # a claim reads what it decides by once it is the writer
-
-    def go_alone(self) -> Steps[PlanLocks]:
-        yield from ()
-        return ONE_WRITER
-
-    def lock_records(self, names: Sequence[str]) -> Steps[None]:
-        del names
-        return nothing()
-
-    def settings_changed(self, task: str | None = None) -> Steps[None]:
-        del task
-        return nothing()
-
-
-ONE_WRITER: Final[PlanLocks] = _OneWriter()
+ONE_WRITER: Final = PlanLocks()
 SQLITE: Final[Dialect] = _Sqlite()

@@ -20,9 +20,10 @@ from packhorse.stores.intake import (
     written_requests,
 )
 from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.sql.dialect import no_steps
 from packhorse.stores.sql.intake import holder_plan
 from packhorse.stores.sqlite.connection import file_at
-from packhorse.stores.sqlite.dialect import SQLITE, nothing
+from packhorse.stores.sqlite.dialect import SQLITE
 from packhorse.stores.sqlite.statements import sql
 
 
@@ -76,7 +77,7 @@ class SqliteIntake:
     def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
         """Do nothing: the runner rejects what cannot be admitted."""
         del reason, keep
-        return Plan("give_up", nothing, writes=False)
+        return Plan("give_up", no_steps, writes=False)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(SQLITE, job_id)
