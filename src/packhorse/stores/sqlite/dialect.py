@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -24,20 +25,20 @@ from packhorse.stores.sql.dialect import (
     Neighbours,
     PlanLocks,
 )
+from packhorse.stores.sql.new_jobs import due_us_of
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
     COUNTED_MIN,
     RANK_PER_PRIORITY,
     STATUS_OF,
+    Extra,
     QueueRow,
+    json_text,
+    payload_text,
+    trace_of,
 )
-from packhorse.stores.sql.statements import Change, Rows, SendMany
-from packhorse.stores.sqlite.rows import (
-    extra_of,
-    insert_rows,
-    keep_bodies,
-)
+from packhorse.stores.sql.statements import NOW, Change, Rows, SendMany
 from packhorse.stores.sqlite.statements import queries, sql
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
@@ -45,11 +46,6 @@ _numbers: Final = msgspec.json.Decoder(list[int])
 #: Rows of one statement: this many, or a half, a quarter ... of it, to have few statement texts.
 _ROWS_MAX: Final = 64
 _held: Final = msgspec.json.Decoder(list[tuple[str, int, int]])
-
-
-def _many(values: Collection[Any]) -> str:
-    """Return values as one parameter, which statements read with `json_each`."""
-    return msgspec.json.encode(values).decode()
 
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
@@ -62,7 +58,7 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
 
 def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over these jobs, in this order."""
-    return _handed(_many(list(seqs)), chosen)
+    return _handed(json_text(list(seqs)), chosen)
 
 
 def _handed(seqs: str, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
@@ -101,7 +97,7 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         for key in large:
             alone = {"id": key, "result": results.pop(key), **kept}
             applied += yield Change(sql("settle_completed", done=_OF_ONE), alone)
-        given = {"results": _many(results), **kept}
+        given = {"results": json_text(results), **kept}
         applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
     return applied
 
@@ -168,6 +164,69 @@ _OLDEST_WINDOW: Final = 10_000
 _OLDEST_SOME: Final = 500
 
 
+def extra_of(job: NewJob) -> str | None:
+    """Return the column for rare fields; None for most jobs."""
+    if not (
+        job.tags
+        or job.options
+        or job.upstream_request_id
+        or job.created_by
+        or job.unique
+        or job.idempotency
+    ):
+        return None
+    wishes = (job.tags, job.options, job.upstream_request_id, job.created_by)
+    return json_text(Extra(*wishes, job.unique, job.idempotency))
+
+
+#: Characters of a payload that lies in its row; longer ones would be written again by each claim.
+LARGE: Final = 2000
+#: Rows in one insert: enough to spread the cost of a statement, below SQLite's parameter limit.
+_INSERTED_MAX: Final = 50
+_COLUMNS: Final = 19
+
+
+def _insert_rows(
+    jobs: Sequence[NewJob],
+    seqs: Sequence[int],
+    where: Sequence[tuple[int, int, int]],
+    now_us: int,
+) -> Steps[int]:
+    """Insert the jobs whose id is new; return how many. `keep_bodies` adds large payloads."""
+    apart = any(len(job.payload) > LARGE for job in jobs)
+    if apart:
+        [(apart,)] = yield Rows(sql("bodies_known"), (now_us,))
+    rows = [
+        (
+            *(seq, job.id, job.task, job.queue, *stands, seq, job.priority, due_us_of(job, now_us)),
+            *(now_us, now_us, now_us, job.timeout_us, job.deadline_us, job.tenant),
+            *(trace_of(job), extra_of(job)),
+            "" if apart and len(job.payload) > LARGE else payload_text(job),
+        )
+        for seq, job, stands in zip(seqs, jobs, where, strict=True)
+    ]
+    inserted = 0
+    for start in range(0, len(rows), _INSERTED_MAX):
+        chunk = rows[start : start + _INSERTED_MAX]
+        inserted += yield Change(_insert(len(chunk)), tuple(chain.from_iterable(chunk)))
+    return inserted
+
+
+@cache
+def _insert(rows: int) -> str:
+    row = "(" + ", ".join("?" * _COLUMNS) + ")"
+    return sql("submit", rows=", ".join([row] * rows))
+
+
+def _keep_bodies(jobs: Sequence[NewJob]) -> Steps[None]:
+    """Move the large payloads of jobs just stored beside their rows."""
+    large = [job for job in jobs if len(job.payload) > LARGE]
+    if large:  # the rows first: the pages they free are there for the bodies
+        cut = {"ids": json_text([job.id for job in large]), "size": LARGE, "now": (yield NOW)}
+        yield Change(sql("payloads_cut"), cut)
+        yield SendMany(sql("body_keep"), [(payload_text(job), job.id) for job in large])
+
+
 class _Sqlite(Neighbours):
     """See `Dialect`."""
 
@@ -177,9 +236,9 @@ class _Sqlite(Neighbours):
     )
     queries = queries
     sql = staticmethod(sql)
-    many = staticmethod(_many)
-    insert_rows = staticmethod(insert_rows)
-    keep_bodies = staticmethod(keep_bodies)
+    many = staticmethod(json_text)  # statements read it with `json_each`
+    insert_rows = staticmethod(_insert_rows)
+    keep_bodies = staticmethod(_keep_bodies)
     take = staticmethod(_take_jobs)
     hand_over = staticmethod(_hand_over_jobs)
     complete = staticmethod(_complete_jobs)
@@ -205,7 +264,7 @@ class _Sqlite(Neighbours):
             del left[:most]
 
     def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
-        fences = _many({one.job_id: one.fence for one in kept})
+        fences = json_text({one.job_id: one.fence for one in kept})
         [(found,)] = yield Rows(sql("attaching_held"), (fences,))
         values = {one.job_id: one.values for one in kept}
         held: list[HeldJob] = []
@@ -242,8 +301,8 @@ class _Sqlite(Neighbours):
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
         asked = {
-            "queues": _many(list(queues)),
-            "levels": _many([int(priority) for priority in Priority]),
+            "queues": json_text(list(queues)),
+            "levels": json_text([int(priority) for priority in Priority]),
             "passes": RANK_PER_PRIORITY,
             "aged": AGED,
             "window": _OLDEST_WINDOW if most is None else _OLDEST_SOME,
@@ -266,7 +325,7 @@ class _Sqlite(Neighbours):
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         del tasks  # jobs that wait for them are blocked by a gate
-        rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (_many(gates),))
+        rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (json_text(gates),))
         return rows
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:

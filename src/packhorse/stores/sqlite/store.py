@@ -44,13 +44,13 @@ from packhorse.stores.sqlite.connection import (
     translated,
 )
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
+from packhorse.stores.sqlite.intake import SqliteIntake
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.transactions import SqliteTransactions
-from packhorse.stores.sqlite.user_requests import SqliteIntake
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 T = TypeVar("T")

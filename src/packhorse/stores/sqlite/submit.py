@@ -25,8 +25,7 @@ from packhorse.stores.sql.new_jobs import due_us_of, fresh_answer, known_jobs, r
 from packhorse.stores.sql.rows import CODE, RANK_PER_PRIORITY, RECORD_COLUMNS, Lane, payload_text
 from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
 from packhorse.stores.sql.submit import submit_general
-from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.rows import LARGE, extra_of
+from packhorse.stores.sqlite.dialect import LARGE, ONE_WRITER, SQLITE, extra_of
 from packhorse.stores.sqlite.statements import sql
 
 
