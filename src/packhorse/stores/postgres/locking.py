@@ -83,6 +83,8 @@ class LockLevel(PlanLocks):
     `alone` is everything; else the constrained queues in `queues`, and the `keys`.
     """
 
+    alone = False
+
     def __init__(
         self, memory: Memory | None = None, *, alone: bool = False, keys: Iterable[str] = ()
     ) -> None:

@@ -18,7 +18,7 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow, queue_settings
-from packhorse.stores.sql.statements import Queries, Rows, Together
+from packhorse.stores.sql.statements import Queries, Rows
 
 #: The columns of a job that its gates depend on.
 CANDIDATE_COLUMNS: Final = (
@@ -159,32 +159,29 @@ class Ends(Protocol):
         """Wake callers that wait for the end of one of these jobs."""
 
 
-class PlanLocks:
+class PlanLocks(Protocol):
     """How much of the store a plan has locked: all of it, where there is one writer.
 
     Elsewhere a plan that finds it needs more is rolled back, and begins again with more locked.
     """
 
-    alone: bool = True  #: the plan has the whole store for itself
+    @property
+    def alone(self) -> bool:
+        """Whether the plan has the whole store for itself."""
 
     @property
     def unconstrained(self) -> bool:
         """Whether the plan touches unconstrained queues only."""
-        return False
 
     @property
     def gated_tasks(self) -> Collection[str]:
         """Tasks whose jobs make their queue a constrained one."""
-        return ()
 
     def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
         """The first steps of the plan: take its locks, then read what is `asked`.
 
         It `claims` ready jobs of these queues; begin again if that needs more locks.
         """
-        del claims
-        found: list[list[Any]] = yield Together(asked)
-        return found
 
     def allow(self, queues: Iterable[str]) -> None:
         """Begin again with more locks, unless these queues are covered."""
@@ -224,8 +221,6 @@ class Neighbours(Protocol):
 
     def go_alone(self) -> Steps[PlanLocks]:
         """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
-        yield from ()
-        return PlanLocks()
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:
         """Lock these records: before all else in a plan that changes them."""

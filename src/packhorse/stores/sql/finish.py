@@ -76,7 +76,9 @@ def aftermath(
     callers that wait for a result. `stashed`: submit stashed jobs too, which needs the whole store.
     `needs` may have been read before the ends were written, since an end blocks no job.
     """
-    needs = needs or (yield from read_needs(dialect))
+    if needs is None:
+        [row] = yield Rows(dialect.sql("aftermath_needed"))
+        needs = Needs(*row)
     if needs.gates or needs.stashed or needs.limited:
         rows = yield _of(dialect, "aftermath", column, values)
         over = [
@@ -94,12 +96,6 @@ def aftermath(
         yield from wake_queues(rows)
     if needs.awaited:
         yield from dialect.wake_waiters(column, values)
-
-
-def read_needs(dialect: Dialect) -> Steps[Needs]:
-    """Read once what the end of jobs may have to release."""
-    [row] = yield Rows(dialect.sql("aftermath_needed"))
-    return Needs(*row)
 
 
 def _of(

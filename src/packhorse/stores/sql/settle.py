@@ -17,7 +17,7 @@ from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signa
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.attachments import delivered_to, keep_counted, wait_for_signal
 from packhorse.stores.sql.dialect import Dialect, Needs, PlanLocks, read_queues
-from packhorse.stores.sql.finish import aftermath, read_needs
+from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.keys import leave_ready
 from packhorse.stores.sql.lines import gate_text
 from packhorse.stores.sql.ranks import Newcomer, rank_of
@@ -83,7 +83,8 @@ def settle_in_order(
     """
     needs: Needs | None = None
     if stashed is None:
-        needs = yield from read_needs(dialect)
+        [row] = yield Rows(dialect.sql("aftermath_needed"))
+        needs = Needs(*row)
         stashed = needs.stashed
     if len(settlements) == 1 or not (stashed or any(map(_takes_a_place, settlements))):
         verdict: tuple[Verdict, ...] = yield from _settle_all(dialect, settlements, locks, needs)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, Final
@@ -38,7 +38,7 @@ from packhorse.stores.sql.rows import (
     payload_text,
     trace_of,
 )
-from packhorse.stores.sql.statements import NOW, Change, Rows, SendMany
+from packhorse.stores.sql.statements import NOW, Change, Rows, SendMany, Together
 from packhorse.stores.sqlite.statements import queries, sql
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
@@ -46,6 +46,11 @@ _numbers: Final = msgspec.json.Decoder(list[int])
 #: Rows of one statement: this many, or a half, a quarter ... of it, to have few statement texts.
 _ROWS_MAX: Final = 64
 _held: Final = msgspec.json.Decoder(list[tuple[str, int, int]])
+
+
+def _many(values: Collection[Any]) -> str:
+    """Return values as one parameter, which statements read with `json_each`."""
+    return msgspec.json.encode(values).decode()
 
 
 def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
@@ -58,7 +63,7 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
 
 def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
     """Hand over these jobs, in this order."""
-    return _handed(json_text(list(seqs)), chosen)
+    return _handed(_many(list(seqs)), chosen)
 
 
 def _handed(seqs: str, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
@@ -97,7 +102,7 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         for key in large:
             alone = {"id": key, "result": results.pop(key), **kept}
             applied += yield Change(sql("settle_completed", done=_OF_ONE), alone)
-        given = {"results": json_text(results), **kept}
+        given = {"results": _many(results), **kept}
         applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
     return applied
 
@@ -222,9 +227,28 @@ def _keep_bodies(jobs: Sequence[NewJob]) -> Steps[None]:
     """Move the large payloads of jobs just stored beside their rows."""
     large = [job for job in jobs if len(job.payload) > LARGE]
     if large:  # the rows first: the pages they free are there for the bodies
-        cut = {"ids": json_text([job.id for job in large]), "size": LARGE, "now": (yield NOW)}
+        cut = {"ids": _many([job.id for job in large]), "size": LARGE, "now": (yield NOW)}
         yield Change(sql("payloads_cut"), cut)
         yield SendMany(sql("body_keep"), [(payload_text(job), job.id) for job in large])
+
+
+class _OneWriter(PlanLocks):
+    """A transaction that writes has the whole store for itself."""
+
+    alone = True
+    unconstrained = False
+    gated_tasks = ()
+
+    def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
+        del claims
+        found: list[list[Any]] = yield Together(asked)
+        return found
+
+    def allow(self, queues: Iterable[str]) -> None:
+        pass
+
+    def go_alone(self) -> None:
+        pass
 
 
 class _Sqlite(Neighbours):
@@ -236,7 +260,7 @@ class _Sqlite(Neighbours):
     )
     queries = queries
     sql = staticmethod(sql)
-    many = staticmethod(json_text)  # statements read it with `json_each`
+    many = staticmethod(_many)
     insert_rows = staticmethod(_insert_rows)
     keep_bodies = staticmethod(_keep_bodies)
     take = staticmethod(_take_jobs)
@@ -264,7 +288,7 @@ class _Sqlite(Neighbours):
             del left[:most]
 
     def keep_held(self, kept: Sequence[Attaching]) -> Steps[list[HeldJob]]:
-        fences = json_text({one.job_id: one.fence for one in kept})
+        fences = _many({one.job_id: one.fence for one in kept})
         [(found,)] = yield Rows(sql("attaching_held"), (fences,))
         values = {one.job_id: one.values for one in kept}
         held: list[HeldJob] = []
@@ -301,8 +325,8 @@ class _Sqlite(Neighbours):
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
         asked = {
-            "queues": json_text(list(queues)),
-            "levels": json_text([int(priority) for priority in Priority]),
+            "queues": _many(list(queues)),
+            "levels": _many([int(priority) for priority in Priority]),
             "passes": RANK_PER_PRIORITY,
             "aged": AGED,
             "window": _OLDEST_WINDOW if most is None else _OLDEST_SOME,
@@ -325,7 +349,7 @@ class _Sqlite(Neighbours):
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         del tasks  # jobs that wait for them are blocked by a gate
-        rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (json_text(gates),))
+        rows: list[tuple[str]] = yield Rows(sql("gates_holding"), (_many(gates),))
         return rows
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
@@ -335,6 +359,12 @@ class _Sqlite(Neighbours):
             if job_id is not None:
                 yield Wake(f"job:{job_id}")
 
+    # ------------------------------------------------------------------------------- neighbours
 
-ONE_WRITER: Final = PlanLocks()
+    def go_alone(self) -> Steps[PlanLocks]:
+        yield from ()
+        return ONE_WRITER
+
+
+ONE_WRITER: Final[PlanLocks] = _OneWriter()
 SQLITE: Final[Dialect] = _Sqlite()
