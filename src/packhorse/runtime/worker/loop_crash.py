@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from packhorse.core.settlement import timed_out
+from packhorse.core.settlement import Counted, Verdict, timed_out
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.crash_recovery import (
     Cause,
@@ -86,6 +86,8 @@ def _recover(runtime: WorkerRuntime, lost: Sequence[Attempt], evidence: str) -> 
         for job in recovered.jobs:
             if job.counted is not None:
                 runtime.counters.count(job.counted, timed_out=timed_out(job.settlement))
+            if job.verdict is Verdict.EXPIRED:
+                runtime.counters.count_expired(1, dead=job.counted is not Counted.DEAD)
 
 
 def _running(attempt: Attempt) -> Running:
