@@ -50,6 +50,7 @@ from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.hooks import Instruments, entered
 from packhorse.runtime.worker.outcomes import described
 from packhorse.runtime.worker.processes.messages import (
+    READ_TO,
     Broken,
     Cancel,
     LeaseGone,
@@ -58,11 +59,11 @@ from packhorse.runtime.worker.processes.messages import (
     Ready,
     Run,
     Setup,
+    ToProcess,
     Where,
     Whereabouts,
     done,
     encode,
-    read_to_process,
 )
 from packhorse.runtime.worker.recycling import alarm, memory_mib
 from packhorse.runtime.worker.runners import leave_copy
@@ -246,14 +247,14 @@ class _Process:
             while chunk := self._connection.recv(_CHUNK):
                 *lines, heard = (heard + chunk).split(b"\n")
                 for line in lines:
-                    self._hear(read_to_process(line))
+                    self._hear(READ_TO.decode(line))
         # The worker has closed the connection or ended. Without hooks to leave, or while a
         # handler runs, end at once.
         if self._attempt is not None or self._importing:
             os.killpg(os.getpid(), signal.SIGKILL)
         self._inbox.put(None)
 
-    def _hear(self, message: Setup | Run | Cancel | LeaseGone | Where) -> None:
+    def _hear(self, message: ToProcess) -> None:
         match message:
             case Setup() | Run():
                 self._inbox.put(message)
