@@ -43,7 +43,7 @@ from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
-from packhorse.stores.requests import Renewal, Totals
+from packhorse.stores.requests import Renewal
 
 #: How long ending the lease may take; otherwise it runs out by itself.
 _LEAVE_S: Final = 2.0
@@ -90,9 +90,7 @@ class Runtime:
         self.settler = Settler(self)
         self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
         self.history = HistoryKeeper(self.services, totals=self.settler.tallies.totals)
-        self.heartbeat = Heartbeat(
-            env, self._renewal(tasks, concurrency), self.slots, self.health, self
-        )
+        self.heartbeat = Heartbeat(self, self._renewal(tasks, concurrency))
         self.lease = self.heartbeat.lease
         self.fetcher = Fetcher(self, tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
@@ -108,11 +106,6 @@ class Runtime:
         self.settings = SettingsWatch(
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
         )
-
-    @property
-    def totals(self) -> Totals:
-        """What the heartbeat tells the store, from its thread."""
-        return self.settler.tallies.told
 
     def _admitter(self) -> Admitter | None:
         intake = self.env.store.intake
@@ -290,7 +283,7 @@ class Runtime:
             if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
                 self.fetcher.wake(heard)
                 self.settings.soon.set()
-            if self.slots.busy:
+            if self.slots.running:
                 await asyncio.sleep(_WAKE_INTERVAL_S)
 
 
