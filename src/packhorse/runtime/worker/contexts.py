@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from packhorse.artifacts import Place, PlaceSource, result_artifact
-from packhorse.attempt_host import HostTransaction, Question
+from packhorse.attempt_host import AttemptHost, HostTransaction, Question
 from packhorse.breaker import BreakerBook
 from packhorse.client.sealed_store import sealed_digest
 from packhorse.context import Context
@@ -58,17 +58,22 @@ class ContextFactory:
 
     def make(self, attempt: Attempt) -> Context:
         """Make the context of one attempt."""
-        link = _WorkerHost(self, attempt)
-        plan = attempt.handler
-        return Context(
-            attempt.job,
-            link,
-            worker=self.worker,
-            worker_id=plan.worker_id,
-            state=self.state,
-            tools=plan.tools,
-            max_tokens=plan.max_tokens,
-        )
+        return made_context(attempt, _WorkerHost(self, attempt), self.worker, self.state)
+
+
+def made_context(
+    attempt: Attempt, host: AttemptHost, worker: str, state: Mapping[str, Any]
+) -> Context:
+    """Make the context of one attempt in this worker, or in one of its processes."""
+    handler = attempt.handler
+    return Context(
+        *(attempt.job, host),
+        worker=worker,
+        worker_id=handler.worker_id,
+        state=state,
+        tools=handler.tools,
+        max_tokens=handler.max_tokens,
+    )
 
 
 def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:

@@ -44,7 +44,7 @@ from packhorse.runtime.supervisor.posix import (
     reaped,
 )
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.contexts import StoreHost, breaker_book
+from packhorse.runtime.worker.contexts import StoreHost, breaker_book, made_context
 from packhorse.runtime.worker.executor import Executor
 from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.hooks import Instruments, entered
@@ -178,15 +178,8 @@ class _Process:
         handlers, resources = HandlerBook(app.registry, {}, SECOND_US), _AppResources(app)
 
         def context(attempt: Attempt) -> Context:
-            return Context(
-                attempt.job,
-                _ProcessHost(self, attempt, resources),
-                worker=setup.worker,
-                worker_id=attempt.handler.worker_id,
-                state=state,
-                tools=attempt.handler.tools,
-                max_tokens=attempt.handler.max_tokens,
-            )
+            host = _ProcessHost(self, attempt, resources)
+            return made_context(attempt, host, setup.worker, state)
 
         executor = Executor(context, app.places)
         instruments = Instruments(app._instruments, _complain)  # noqa: SLF001 - for workers alone
