@@ -72,12 +72,14 @@ class Runtime:
         *,
         tasks: tuple[str, ...],
         concurrency: int,
+        process_slots: int = 0,
         look_ahead: bool,
     ) -> None:
         self.worker = worker
         self.env = env
         self.options = options
         self.handlers = handlers
+        self.capacity = concurrency + process_slots  #: jobs that run at once
         self.monotonic = env.clock.monotonic
         self.loop = asyncio.get_running_loop()
         self.shutdown = Shutdown()
@@ -90,7 +92,7 @@ class Runtime:
         self.settler = Settler(self)
         self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
         self.history = HistoryKeeper(self.services, totals=self.settler.tallies.totals)
-        self.heartbeat = Heartbeat(self, self._renewal(tasks, concurrency))
+        self.heartbeat = Heartbeat(self, self._renewal(tasks))
         self.lease = self.heartbeat.lease
         self.fetcher = Fetcher(self, tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
@@ -113,7 +115,7 @@ class Runtime:
             return None
         return Admitter(self.services, found=self.fetcher.wake)
 
-    def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
+    def _renewal(self, tasks: tuple[str, ...]) -> Renewal:
         return Renewal(
             worker=self.worker,
             lease_us=self.options.lease_us,
@@ -122,7 +124,7 @@ class Runtime:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=self.env.version,
-            concurrency=concurrency,
+            concurrency=self.capacity,
         )
 
     def background(self, *more: Service) -> list[asyncio.Task[None]]:

@@ -69,7 +69,7 @@ def _recover(runtime: WorkerRuntime, lost: Sequence[Attempt], evidence: str) -> 
     """Do what a supervisor would do: this process has none."""
     runtime.heartbeat.stop()  # it would make the lease look whole
     env = runtime.env
-    hello = hello_of(runtime.worker, env, runtime.options)
+    hello = hello_of(runtime)
     death = Death(
         exit_code=None,
         signal=None,
