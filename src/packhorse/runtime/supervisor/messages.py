@@ -117,6 +117,6 @@ READ_FROM_CHILD: Final[msgspec.json.Decoder[FromChild]] = msgspec.json.Decoder(F
 READ_TO_CHILD: Final[msgspec.json.Decoder[ToChild]] = msgspec.json.Decoder(ToChild)
 
 
-def encode(message: FromChild | ToChild) -> bytes:
+def encode(message: msgspec.Struct) -> bytes:
     """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"

@@ -163,7 +163,7 @@ class Heartbeat:
         self._renew_at = self._read_cancels_at = self._cancels_read_at = float("-inf")
         self._unanswered = False  # which jobs are to be cancelled
         self._asked_loop_at: float | None = None
-        self._told_blocked = False
+        self.loop_blocked = False  #: the event loop has not turned for long
         self._epoch = self._heeded = self.lease.epoch
         self._reading: ClockReading | None = None
         self._step_us = 0  # by how much the store's clock was set forward, until it is told so
@@ -178,11 +178,6 @@ class Heartbeat:
         self._stopping = True
         self._wake.set()
         self._thread.join(_JOIN_S)
-
-    @property
-    def loop_blocked(self) -> bool:
-        """Whether the event loop has not run for long."""
-        return self._told_blocked
 
     def must_renew(self) -> None:
         """Distrust the lease and renew it: the store says that there is none."""
@@ -357,17 +352,17 @@ class Heartbeat:
         if self._asked_loop_at is None:
             self._asked_loop_at = now
             self._post(self._loop_turned)
-        elif now - self._asked_loop_at >= _BLOCKED_S and not self._told_blocked:
-            self._told_blocked = True
+        elif now - self._asked_loop_at >= _BLOCKED_S and not self.loop_blocked:
+            self.loop_blocked = True
             self._runtime.on_loop_blocked(now - self._asked_loop_at)
 
     def _loop_turned(self) -> None:
         if self._memory is not None:
-            if self._told_blocked:
+            if self.loop_blocked:
                 self._memory.blocked_by(None)
             self._memory.loop_turned(self._monotonic())
         self._asked_loop_at = None
-        self._told_blocked = False
+        self.loop_blocked = False
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -47,7 +47,7 @@ class WorkerRuntime(Runtime):
         handlers = HandlerBook(env.registry, env.queues, options.default_timeout_us)
         super().__init__(
             *(worker, env, options, handlers),
-            tasks=handlers.tasks,
+            tasks=env.registry.names,
             concurrency=options.concurrency,
             process_slots=process_slots(env.registry, options),
             look_ahead=True,
@@ -68,7 +68,7 @@ class WorkerRuntime(Runtime):
         self.processes: ProcessRunner | None = None
         if apart := process_tasks(env.registry):
             self.processes = ProcessRunner(self)
-            self.fetcher.own_tasks = tuple(name for name in handlers.tasks if name not in apart)
+            self.fetcher.own_tasks = tuple(name for name in env.registry.names if name not in apart)
             pool = self.processes.pool
             self.fetcher.beside = ProcessFetcher(self, pool, tuple(sorted(apart)))
         self.stopper = Stopper(self)

@@ -35,6 +35,7 @@ from packhorse.core.job import Progress
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError, UsageError
+from packhorse.runtime.supervisor.messages import encode
 from packhorse.runtime.supervisor.posix import (
     adopt_orphans,
     child_pids,
@@ -63,7 +64,6 @@ from packhorse.runtime.worker.processes.messages import (
     Where,
     Whereabouts,
     done,
-    encode,
 )
 from packhorse.runtime.worker.recycling import alarm, memory_mib
 from packhorse.runtime.worker.runners import leave_copy

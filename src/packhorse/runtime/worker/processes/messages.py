@@ -143,11 +143,6 @@ _OUTCOMES: Final[Mapping[str, type]] = MappingProxyType(
 )
 
 
-def encode(message: ToProcess | FromProcess) -> bytes:
-    """Encode a message as a line."""
-    return msgspec.json.encode(message) + b"\n"
-
-
 def done(job: Job, outcome: Outcome, memory_mib: float, *, rebuild: str) -> Done:
     """Put an outcome into a message."""
     body = msgspec.Raw(msgspec.json.encode(outcome))

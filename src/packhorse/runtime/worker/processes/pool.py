@@ -21,6 +21,7 @@ from packhorse.core.job import Job
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Crashed, Failed, Outcome
 from packhorse.runtime.supervisor.child_process import Death
+from packhorse.runtime.supervisor.messages import encode
 from packhorse.runtime.supervisor.posix import descendants, kill_all
 from packhorse.runtime.worker.processes.child import VARIABLE, process_command
 from packhorse.runtime.worker.processes.messages import (
@@ -38,7 +39,6 @@ from packhorse.runtime.worker.processes.messages import (
     ToProcess,
     Where,
     Whereabouts,
-    encode,
     outcome_of,
 )
 
