@@ -213,7 +213,7 @@ class Runtime:
     def after_turn(self) -> None:
         """Settle and claim what a turn of the slots made room for."""
         idle = self.slots.running == 0
-        self.settler.consider(idle=idle)
+        self.settler.flush(at_once=idle)  # else what still runs may join the batch
         self.fetcher.consider()
         if idle:
             self.idle.set()
