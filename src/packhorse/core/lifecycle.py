@@ -277,6 +277,7 @@ class Orphan(msgspec.Struct, frozen=True):
     lost_us: int  #: when its owner's right to it ran out
     now_us: int  #: the store's clock at this look
     max_crashes: int | None = None
+    retention: Retention = Retention()  #: of its queue
 
 
 def rescue(orphan: Orphan) -> Settlement:
@@ -302,7 +303,8 @@ def rescue(orphan: Orphan) -> Settlement:
         suspect=orphan.alone or orphan.crashes >= INNOCENT_LOSSES,
         error=_worker_lost(orphan.worker),
         dead_reason=DeadReason.WORKER_CRASHED if guilty else None,
-        keep_us=Retention().finished_us,  # only a cancel flag ends it here
+        keep_us=orphan.retention.finished_us,
+        dead_keep_us=orphan.retention.dead_us,
     )
 
 

@@ -15,7 +15,6 @@ from packhorse.core.job import LOOK_MAX, TERMINAL, JobRecord, JobStatus, NewJob
 from packhorse.core.lifecycle import CancelAnswer, redrive_allowed
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import is_spared, member_of, ran_once
-from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.uniqueness import idempotency_identity, unique_identity
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.memory.claims import claim
@@ -167,8 +166,7 @@ def _cancel(access: Access, row: JobRow | None) -> CancelAnswer:
 
 
 def _cancel_lost(access: Access, row: JobRow) -> None:
-    retention = access.state.settings(row.new.queue).retention or Retention()
-    worker, keep_us = row.worker or "", retention.finished_us
+    worker, keep_us = row.worker or "", access.state.retention(row.new.queue).finished_us
     settlement = lifecycle.cancel_lost(
         row.new.id, row.fence, worker=worker, alone=row.alone, keep_us=keep_us
     )

@@ -18,6 +18,7 @@ from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
 from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
 from packhorse.core.policies.records import Record, RecordId, is_expired
+from packhorse.core.policies.retention import Retention
 from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.memory.rows import JobRow, WorkerRow
@@ -146,6 +147,10 @@ class MemoryState:
     def settings(self, queue: str) -> QueueSettings:
         """Return the settings in effect: an operator's, the newest declared, or the defaults."""
         return self.overrides.get(queue) or self.declared.get(queue) or QueueSettings(queue)
+
+    def retention(self, queue: str) -> Retention:
+        """Return how long a queue keeps jobs that ended without an attempt of their own."""
+        return self.settings(queue).retention or Retention()
 
     def depth(self, queue: str) -> int:
         """Return how many jobs wait in a queue, without those that wait in a step."""

@@ -22,7 +22,7 @@ from packhorse.core.lifecycle import Resolved
 from packhorse.core.policies.fairness import aged_rank, claim_rank, next_pass, redealt, virtual_time
 from packhorse.core.policies.gates import rate_gate
 from packhorse.core.policies.journal import member_of
-from packhorse.core.policies.retention import Retention, lifetimes
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.policies.uniqueness import (
     Identity,
     at_least_us,
@@ -220,7 +220,7 @@ def finish_waiting(
     access: Access, row: JobRow, status: JobStatus, reason: DeadReason | None = None
 ) -> None:
     """End a job that no worker holds; it is kept as long as its queue says."""
-    retention = access.state.settings(row.new.queue).retention or Retention()
+    retention = access.state.retention(row.new.queue)
     keep_us = retention.dead_us if status is JobStatus.DEAD else retention.finished_us
     with access.state.changing(row, access.now_us):
         _end(access, row, status, reason, keep_us)
@@ -244,7 +244,7 @@ def release_held(access: Access, rows: Iterable[JobRow]) -> int:
     """
     released = list(rows)
     for row in released:
-        retention = access.state.settings(row.new.queue).retention or Retention()
+        retention = access.state.retention(row.new.queue)
         apply(access, row, lifecycle.release_unbegun(row.new.id, row.fence, retention))
     return len(released)
 
