@@ -139,7 +139,9 @@ def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
 def reject(access: Access, job: NewJob, refused: RefusedJob) -> None:
     """Store a refused member as a dead letter, and append its journal line."""
     member = member_of(job.options)
-    answer = _take_over(access, rejected(job, refused.code, refused.reason, access.now_us))
+    settings = access.state.settings(job.queue)
+    dead = rejected(job, refused.code, refused.reason, access.now_us, settings)
+    answer = _take_over(access, dead)
     if member is not None and answer is CarryAnswer.CARRIED:
         access.state.append_line(access.state.jobs[job.id], member, JobStatus.PENDING)
 

@@ -211,7 +211,8 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks)
     """
     locks.go_alone()
     now_us: int = yield NOW
-    dead = rejected(job, refused.code, refused.reason, now_us)
+    queues = yield from dialect.queue_rows([job.queue])
+    dead = rejected(job, refused.code, refused.reason, now_us, queues[job.queue].settings)
     [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
     member = member_of(job.options)
     if member is None or answer is not CarryAnswer.CARRIED:
