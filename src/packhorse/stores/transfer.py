@@ -28,7 +28,7 @@ from packhorse.core.job import (
 )
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retention import Retention, lifetimes
-from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.policies.uniqueness import JobKey, keys_wanted
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings
@@ -223,15 +223,10 @@ def cursor_of(after: str | None) -> int:
     return number
 
 
-def keys_of(carried: CarriedJob) -> list[tuple[str, Identity]]:
-    """Return the keys that a job takes, with their kinds."""
-    found: list[tuple[str, Identity]] = []
-    unique, idempotency = unique_identity(carried.job), idempotency_identity(carried.job)
-    if carried.took_unique and unique is not None:
-        found.append(("unique", unique))
-    if carried.took_idempotency and idempotency is not None:
-        found.append(("idempotency", idempotency))
-    return found
+def keys_of(carried: CarriedJob) -> list[JobKey]:
+    """Return the keys that a job takes."""
+    takes = {"unique": carried.took_unique, "idempotency": carried.took_idempotency}
+    return [key for key in keys_wanted(carried.job) if takes[key[0]]]
 
 
 def deals_passes(carried: CarriedJob) -> bool:

@@ -19,7 +19,7 @@ from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
 from packhorse.core.policies.records import Record, RecordId, is_expired
 from packhorse.core.policies.retention import Retention
-from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.policies.uniqueness import Identity, JobKey, keys_wanted
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.memory.rows import JobRow, WorkerRow
 from packhorse.stores.plan import Named, Plan, Steps, Wake
@@ -135,8 +135,7 @@ class MemoryState:
         self.last_passes: dict[tuple[str, int], dict[str, int]] = {}
         self.highest_pass: Counter[tuple[str, int]] = Counter()
         # The last job that took each key, and the job stashed until that one ends.
-        self.unique: dict[Identity, str] = {}
-        self.idempotent: dict[Identity, str] = {}
+        self.taken: dict[JobKey, str] = {}
         self.stashed: dict[Identity, NewJob] = {}
 
     @property
@@ -169,13 +168,9 @@ class MemoryState:
         """Remove a job, with its history."""
         self._leave(row)
         del self.jobs[row.new.id]
-        keys = (
-            (self.unique, unique_identity(row.new)),
-            (self.idempotent, idempotency_identity(row.new)),
-        )
-        for taken, identity in keys:
-            if identity is not None and taken.get(identity) == row.new.id:
-                del taken[identity]
+        for key in keys_wanted(row.new):
+            if self.taken.get(key) == row.new.id:
+                del self.taken[key]
 
     @contextmanager
     def changing(self, row: JobRow, now_us: int) -> Iterator[None]:

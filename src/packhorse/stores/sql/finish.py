@@ -11,10 +11,10 @@ import msgspec
 
 from packhorse.core.job import DeadReason, JobStatus, NewJob
 from packhorse.core.policies.retention import lifetimes
-from packhorse.core.policies.uniqueness import idempotency_identity
+from packhorse.core.policies.uniqueness import idempotency_identity, keys_wanted
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Column, Dialect, Needs
-from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
+from packhorse.stores.sql.keys import Holder, holder_of, take_keys
 from packhorse.stores.sql.lines import Keys, advance_lines, gate_text, other_gates, unblock
 from packhorse.stores.sql.new_jobs import insert_jobs, known_jobs
 from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
