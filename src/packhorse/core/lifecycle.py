@@ -98,9 +98,10 @@ def next_fence(fence: int, *, clock_us: int | None = None) -> int:
     return fence + 1 if clock_us is None else max(fence + 1, clock_us)
 
 
-def hold_until_us(now_us: int, timeout_us: int) -> int:
+def hold_until_us(now_us: int, timeout_us: int, deadline_us: int | None = None) -> int:
     """Until when a claim may be held, however alive its owner is."""
-    return now_us + timeout_us + HOLD_GRACE_US
+    ends_us = now_us + timeout_us
+    return (ends_us if deadline_us is None else min(ends_us, deadline_us)) + HOLD_GRACE_US
 
 
 def settle(job: Job, outcome: Outcome, rules: JobRules, *, roll: float) -> Settlement:
