@@ -109,10 +109,10 @@ def settle(job: Job, outcome: Outcome, rules: JobRules, *, roll: float) -> Settl
     if isinstance(outcome, Succeeded):  # nearly always, and a match takes longer
         return _ending(job, rules, _COMPLETED, _STATUS_COMPLETED, result=outcome.result)
     match outcome:
-        case Failed(error):
-            return _failed(job, outcome, rules, error, roll)
-        case TimedOut(error, deadline):
-            return _timed_out(job, rules, error, deadline=deadline, roll=roll)
+        case Failed():
+            return _failed(job, outcome, rules, roll)
+        case TimedOut():
+            return _timed_out(job, outcome, rules, roll)
         case Snoozed():
             return _snoozed(job, rules, outcome)
         case Cancelled():
@@ -152,10 +152,8 @@ def _ending(
     )
 
 
-def _failed(
-    job: Job, outcome: Failed, rules: JobRules, error: AttemptError, roll: float
-) -> Settlement:
-    rule = rules.retry
+def _failed(job: Job, outcome: Failed, rules: JobRules, roll: float) -> Settlement:
+    rule, error = rules.retry, outcome.error
     if job.failures >= rule.max_retries or not (outcome.asked or wants_retry(rule, outcome.kinds)):
         return _dead(job, rules, DeadReason.POISON_MESSAGE, error, failures=1)
     delay_us = outcome.retry_delay_us
@@ -165,12 +163,10 @@ def _failed(
     return msgspec.structs.replace(settled, failures=1, error=error, delay_us=delay_us)
 
 
-def _timed_out(
-    job: Job, rules: JobRules, error: AttemptError, *, deadline: bool, roll: float
-) -> Settlement:
-    if deadline:
+def _timed_out(job: Job, outcome: TimedOut, rules: JobRules, roll: float) -> Settlement:
+    rule, error = rules.retry, outcome.error
+    if outcome.deadline:
         return _dead(job, rules, DeadReason.EXPIRED, error, failures=1)
-    rule = rules.retry
     if job.failures >= rule.max_retries or not rule.retry_timeouts:
         return _dead(job, rules, DeadReason.POISON_MESSAGE, error, failures=1)
     settled = _ending(job, rules, SettlementKind.TIMEOUT, JobStatus.TIMEOUT)
