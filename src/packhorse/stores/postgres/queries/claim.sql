@@ -101,8 +101,7 @@ handed as (
     update {jobs} as job set
         status = {status.processing}, lane = {lane.held}, fence = fence + 1, worker = :worker,
         alone = false, started_us = survey.now_us, updated_us = survey.now_us,
-        hold_us = :grace_us
-            + least(survey.now_us + coalesce(timeout_us, :default_timeout_us), deadline_us)
+        hold_us = :grace_us + least(survey.now_us + coalesce(timeout_us, :default_timeout_us), deadline_us)
     from survey
     where job.ctid = any(array(select row from picked))
     returning <handed_columns>, job.rank, job.place

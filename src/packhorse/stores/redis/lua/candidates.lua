@@ -289,8 +289,7 @@ local function next_fence(fence)
 end
 
 local function hold_until_us(timeout, deadline)
-  local ends = clock.now + timeout
-  return (deadline and math.min(ends, deadline) or ends) + POLICY.HOLD_GRACE_US
+  return math.min(clock.now + timeout, deadline or math.huge) + POLICY.HOLD_GRACE_US
 end
 
 -- Change a job to one that a worker holds.
