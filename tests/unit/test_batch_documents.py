@@ -15,10 +15,12 @@ from packhorse.core.batches import (
     cancel_told,
     cancelled_batch,
     folded_batch,
+    put_batch,
 )
 from packhorse.core.generators import drive
 from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.policies.journal import JournalLine
+from packhorse.errors import ConfigError
 from packhorse.runtime.services.batch_folding import BatchFolding
 from packhorse.testing import TestApp
 
@@ -50,6 +52,25 @@ def test_a_batch_that_was_cancelled_is_no_success_though_all_of_it_was_done() ->
     moved = folded_batch(batch, [_line(JobStatus.COMPLETED)], _NOW_US)
 
     assert (moved.document.status, moved.document.fired) == ("cancelled", ("complete",))
+
+
+@pytest.mark.parametrize("size", [60_000, 55_000])
+def test_a_batch_that_was_begun_can_be_written_whatever_becomes_of_it(size: int) -> None:
+    callbacks = {"success": NewJob("", "t", b"x" * (size * 3 // 4))}
+    batch = _batch(callbacks=callbacks, total=10**8, members=10**6)
+    lines = [
+        msgspec.structs.replace(_line(JobStatus.DEAD), node=f"i{number}")
+        for number in range(900_000, 901_000)
+    ]
+    try:
+        put_batch(batch, 0)
+    except ConfigError:
+        return
+
+    moved = folded_batch(batch, lines, _NOW_US)
+
+    assert len(moved.document.dead) == len(lines)
+    put_batch(moved.document, 1)
 
 
 def test_of_two_cancels_at_once_one_counts_the_members_that_are_gone() -> None:

@@ -35,8 +35,7 @@ def test_a_removed_job_leaves_no_key_behind() -> None:
     trial.finish(new_job("a", idempotency=same, unique=UniqueRule("u")))
     trial.run(trial.store.jobs.delete(JobFilter(), limit=1))
 
-    assert state_of(trial).idempotent == {}
-    assert state_of(trial).unique == {}
+    assert state_of(trial).taken == {}
 
 
 def test_a_job_that_is_shed_at_once_takes_no_place_and_no_pass() -> None:

@@ -204,7 +204,7 @@ class LimitedLife(RuleBasedStateMachine):
     def stashed_jobs_stand_behind_an_unfinished_holder(self) -> None:
         state = state_of(self.trial)
         for identity, stashed in state.stashed.items():
-            holder = state.jobs[state.unique[identity]]
+            holder = state.jobs[state.taken["unique", identity]]
             assert holder.status not in TERMINAL
             assert stashed.id not in state.jobs
 

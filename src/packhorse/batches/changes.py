@@ -63,6 +63,10 @@ class BatchCancelled(msgspec.Struct, frozen=True):
         return self.ended or self.told >= self.members
 
 
+#: Called with a batch after a change that has ended it.
+Ended = Callable[[BatchDocument], None]
+
+
 def stored_batch(store: Store, group: Group) -> Asking[tuple[BatchDocument, int]]:
     """Read a batch and the version of its record; `BatchNotFound` if there is none."""
     record: Record | None = yield store.records.record(group.record)
@@ -75,7 +79,7 @@ def changed_batch(
     store: Store,
     group: Group,
     change: Callable[[BatchDocument, int], BatchMoved],
-    ended: Callable[[BatchDocument], None] = lambda _batch: None,
+    ended: Ended = lambda _batch: None,
 ) -> Asking[tuple[BatchDocument, int]]:
     """Write what `change` makes of a batch at the store's time; try again after a conflict.
 
@@ -95,59 +99,50 @@ def changed_batch(
     raise BatchConflict(group.key, "is changed by others all the time; try again")
 
 
-class BatchChanges:
-    """Cancel or retry one batch."""
+def cancel_step(store: Store, group: Group, ended: Ended, running: int) -> Asking[BatchCancelled]:
+    """Cancel some members; earlier steps found `running` of them held by workers."""
+    batch, _ = yield from changed_batch(store, group, cancelled_batch, ended)
+    if not batch.is_cancelled:
+        return BatchCancelled(batch.members, batch.cancelled, running, ended=True)
+    begin, gone = batch.cancelled, 0
+    end = min(begin + _STEP, batch.members)
+    for number in range(begin, end):
+        answer: CancelAnswer = yield store.jobs.cancel(member_id(group, number))
+        running += answer is CancelAnswer.FLAGGED
+        gone += answer is CancelAnswer.UNKNOWN
+    if end > begin:
 
-    def __init__(self, store: Store, group: Group, ended: Callable[[BatchDocument], None]) -> None:
-        self._store = store
-        self._group = group
-        self._ended = ended  #: called with the batch after a change that may have ended it
+        def told(each: BatchDocument, now_us: int) -> BatchMoved:
+            return cancel_told(each, (begin, end), gone, now_us)
 
-    def cancel_step(self, running: int) -> Asking[BatchCancelled]:
-        """Cancel some members; earlier steps found `running` of them held by workers."""
-        batch = yield from self._changed(cancelled_batch)
-        if not batch.is_cancelled:
-            return BatchCancelled(batch.members, batch.cancelled, running, ended=True)
-        begin, gone = batch.cancelled, 0
-        end = min(begin + _STEP, batch.members)
-        for number in range(begin, end):
-            named = member_id(batch.group, number)
-            answer: CancelAnswer = yield self._store.jobs.cancel(named)
-            running += answer is CancelAnswer.FLAGGED
-            gone += answer is CancelAnswer.UNKNOWN
-        if end > begin:
-            batch = yield from self._changed(
-                lambda each, now_us: cancel_told(each, (begin, end), gone, now_us)
-            )
-        return BatchCancelled(batch.members, batch.cancelled, running)
+        batch, _ = yield from changed_batch(store, group, told, ended)
+    return BatchCancelled(batch.members, batch.cancelled, running)
 
-    def retried(self) -> Asking[int]:
-        """Run members again that failed, and those that were not run because of a failure."""
-        batch, _ = yield from stored_batch(self._store, self._group)
-        if batch.is_cancelled:
-            raise BatchConflict(self._group.key, "was cancelled: begin another one")
-        numbers = batch.maybe_dead
-        yield from self._changed(going_on)
-        retried = 0
-        for begin in range(0, len(numbers), _STEP):
-            part = [member_id(batch.group, number) for number in numbers[begin : begin + _STEP]]
-            if len(numbers) == batch.members:
-                part = yield from self._retriable(part)
-            answers: tuple[RedriveAnswer, ...] = yield self._store.jobs.redrive(part)
-            retried += sum(answer is RedriveAnswer.REDRIVEN for answer in answers)
-        return retried
 
-    def _retriable(self, job_ids: Sequence[str]) -> Asking[list[str]]:
-        found = []
-        for job_id in job_ids:
-            record = yield self._store.inspection.job(job_id)
-            if record is not None and record.status in _RETRIED:
-                found.append(job_id)
-        return found
+def retried(store: Store, group: Group, ended: Ended) -> Asking[int]:
+    """Run members again that failed, and those that were not run because of a failure."""
+    batch, _ = yield from stored_batch(store, group)
+    if batch.is_cancelled:
+        raise BatchConflict(group.key, "was cancelled: begin another one")
+    numbers = batch.maybe_dead
+    yield from changed_batch(store, group, going_on, ended)
+    count = 0
+    for begin in range(0, len(numbers), _STEP):
+        part = [member_id(group, number) for number in numbers[begin : begin + _STEP]]
+        if len(numbers) == batch.members:
+            part = yield from _retriable(store, part)
+        answers: tuple[RedriveAnswer, ...] = yield store.jobs.redrive(part)
+        count += sum(answer is RedriveAnswer.REDRIVEN for answer in answers)
+    return count
 
-    def _changed(self, change: Callable[[BatchDocument, int], BatchMoved]) -> Asking[BatchDocument]:
-        changed = yield from changed_batch(self._store, self._group, change, self._ended)
-        return changed[0]
+
+def _retriable(store: Store, job_ids: Sequence[str]) -> Asking[list[str]]:
+    found = []
+    for job_id in job_ids:
+        record = yield store.inspection.job(job_id)
+        if record is not None and record.status in _RETRIED:
+            found.append(job_id)
+    return found
 
 
 def with_start(store: Store, batch: BatchDocument) -> Asking[BatchDocument]:

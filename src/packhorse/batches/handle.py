@@ -17,8 +17,9 @@ import msgspec
 
 from packhorse.batches.changes import (
     BatchCancelled,
-    BatchChanges,
     Filler,
+    cancel_step,
+    retried,
     stored_batch,
     with_start,
 )
@@ -157,7 +158,7 @@ class Batch(Asks, Generic[R]):
     @blocking
     def retry_failed(self) -> Asking[int]:
         """Run the items that failed once more, and no others; return how many jobs that are."""
-        return self._changes.retried()
+        return retried(self._connection.store, self._group, self._report_end)
 
     aretry_failed = awaited(retry_failed)
 
@@ -176,7 +177,7 @@ class Batch(Asks, Generic[R]):
         """As `cancel`, in steps of bounded size; yield how far it is after each."""
         running = 0
         while True:
-            step = self._connection.drive(self._changes.cancel_step(running))
+            step = self._connection.drive(self._cancel_step(running))
             yield step
             if step.is_done:
                 return
@@ -187,7 +188,7 @@ class Batch(Asks, Generic[R]):
         await self._connection.astore()
         running = 0
         while True:
-            step = await self._connection.adrive(self._changes.cancel_step(running))
+            step = await self._connection.adrive(self._cancel_step(running))
             yield step
             if step.is_done:
                 return
@@ -250,9 +251,8 @@ class Batch(Asks, Generic[R]):
 
     # ------------------------------------------------------------------------------------ asking
 
-    @property
-    def _changes(self) -> BatchChanges:
-        return BatchChanges(self._connection.store, self._group, self._report_end)
+    def _cancel_step(self, running: int) -> Asking[BatchCancelled]:
+        return cancel_step(self._connection.store, self._group, self._report_end, running)
 
     def _document(self) -> Asking[BatchDocument]:
         batch, _ = yield from stored_batch(self._connection.store, self._group)

@@ -18,9 +18,9 @@ from packhorse.core.batches import ItemError
 #: Longer results are not kept with a chunk.
 ITEM_RESULT_BYTES_MAX: Final = 32 * 1024
 _PREFIX: Final = "chunk:"
-#: A part takes no more items once it has so many bytes, or items.
-_PART_BYTES: Final = 24 * 1024
-_PART_ITEMS: Final = 50
+#: The bytes of a part with more than one item, and its items: so few parts hold the largest chunk.
+_PART_BYTES: Final = 32 * 1024
+_PART_ITEMS: Final = 250
 
 
 class ItemState(IntEnum):
@@ -57,32 +57,53 @@ class ChunkState:
         self.size = size
         self.items: dict[int, KeptItem] = {}
         self._part_of: dict[int, int] = {}
-        self._parts: list[dict[int, int]] = [{}]  # of each part, its items with their sizes
+        self._parts: list[dict[int, int]] = []  # of each part, its items with their sizes
+        self._bytes: list[int] = []  # of each part
         self._changed: set[int] = set()
         for name, value in sorted(kept.items()):
             if name.startswith(_PREFIX):
-                self._read(_PARTS.decode(value))
+                self._read(int(name.removeprefix(_PREFIX)), _PARTS.decode(value))
         self._changed.clear()
 
-    def _read(self, part: _Part) -> None:
+    def _read(self, number: int, part: _Part) -> None:
+        """Put the items of a part into the same part again: the others are not written with it."""
+        while len(self._parts) <= number:
+            self._add_part()
         for item in part.items:
             again = part.over and item.state is ItemState.FAILED
-            self.note(
-                msgspec.structs.replace(item, state=ItemState.AGAIN) if again else item,
-            )
+            kept = msgspec.structs.replace(item, state=ItemState.AGAIN) if again else item
+            self._put(kept, number, _size(kept))
 
     def note(self, item: KeptItem) -> None:
         """What became of an item."""
-        self.items[item.index] = item
-        number = self._part_of.get(item.index)
-        if number is None:
+        number, size = self._part_of.get(item.index), _size(item)
+        self._take_out(item.index)
+        if number is None or not self._has_room(number, size):
+            if not (self._parts and self._has_room(len(self._parts) - 1, size)):
+                self._add_part()
             number = len(self._parts) - 1
-            last = self._parts[number]
-            if len(last) >= _PART_ITEMS or sum(last.values()) >= _PART_BYTES:
-                self._parts.append({})
-                number += 1
-            self._part_of[item.index] = number
-        self._parts[number][item.index] = len(bytes(item.result)) + 50
+        self._put(item, number, size)
+
+    def _add_part(self) -> None:
+        self._parts.append({})
+        self._bytes.append(0)
+
+    def _has_room(self, number: int, size: int) -> bool:
+        items = len(self._parts[number])
+        return not items or (items < _PART_ITEMS and self._bytes[number] + size <= _PART_BYTES)
+
+    def _take_out(self, index: int) -> None:
+        number = self._part_of.pop(index, None)
+        if number is not None:
+            self._bytes[number] -= self._parts[number].pop(index)
+            self._changed.add(number)
+
+    def _put(self, item: KeptItem, number: int, size: int) -> None:
+        self._take_out(item.index)
+        self.items[item.index] = item
+        self._part_of[item.index] = number
+        self._parts[number][item.index] = size
+        self._bytes[number] += size
         self._changed.add(number)
 
     @property
@@ -109,7 +130,7 @@ class ChunkState:
 
     def keep_again(self) -> None:
         """What was taken was not written after all: all of it is to be."""
-        self._changed.update(number for number, part in enumerate(self._parts) if part)
+        self._changed.update(range(len(self._parts)))
 
     def taken(self) -> dict[str, bytes]:
         """What is to be written, by names; as if it were written from now on."""
@@ -119,7 +140,7 @@ class ChunkState:
     def ended(self) -> dict[str, bytes]:
         """All of it, of a chunk that has ended and has failed items."""
         self._changed.clear()
-        numbers = [number for number, part in enumerate(self._parts) if part]
+        numbers = range(len(self._parts))
         return {f"{_PREFIX}{number:03}": self._written(number, over=True) for number in numbers}
 
     def _written(self, number: int, *, over: bool = False) -> bytes:
@@ -129,3 +150,7 @@ class ChunkState:
     def results(self) -> str:
         """The results of all items, of a chunk that is done, as JSON."""
         return msgspec.json.encode([self.items[at].result for at in range(self.size)]).decode()
+
+
+def _size(item: KeptItem) -> int:
+    return len(msgspec.json.encode(item)) + 1

@@ -98,9 +98,10 @@ def next_fence(fence: int, *, clock_us: int | None = None) -> int:
     return fence + 1 if clock_us is None else max(fence + 1, clock_us)
 
 
-def hold_until_us(now_us: int, timeout_us: int) -> int:
+def hold_until_us(now_us: int, timeout_us: int, deadline_us: int | None = None) -> int:
     """Until when a claim may be held, however alive its owner is."""
-    return now_us + timeout_us + HOLD_GRACE_US
+    ends_us = now_us + timeout_us
+    return (ends_us if deadline_us is None else min(ends_us, deadline_us)) + HOLD_GRACE_US
 
 
 def settle(job: Job, outcome: Outcome, rules: JobRules, *, roll: float) -> Settlement:
@@ -108,10 +109,10 @@ def settle(job: Job, outcome: Outcome, rules: JobRules, *, roll: float) -> Settl
     if isinstance(outcome, Succeeded):  # nearly always, and a match takes longer
         return _ending(job, rules, _COMPLETED, _STATUS_COMPLETED, result=outcome.result)
     match outcome:
-        case Failed(error):
-            return _failed(job, outcome, rules, error, roll)
-        case TimedOut(error, deadline):
-            return _timed_out(job, rules, error, deadline=deadline, roll=roll)
+        case Failed():
+            return _failed(job, outcome, rules, roll)
+        case TimedOut():
+            return _timed_out(job, outcome, rules, roll)
         case Snoozed():
             return _snoozed(job, rules, outcome)
         case Cancelled():
@@ -151,10 +152,8 @@ def _ending(
     )
 
 
-def _failed(
-    job: Job, outcome: Failed, rules: JobRules, error: AttemptError, roll: float
-) -> Settlement:
-    rule = rules.retry
+def _failed(job: Job, outcome: Failed, rules: JobRules, roll: float) -> Settlement:
+    rule, error = rules.retry, outcome.error
     if job.failures >= rule.max_retries or not (outcome.asked or wants_retry(rule, outcome.kinds)):
         return _dead(job, rules, DeadReason.POISON_MESSAGE, error, failures=1)
     delay_us = outcome.retry_delay_us
@@ -164,12 +163,10 @@ def _failed(
     return msgspec.structs.replace(settled, failures=1, error=error, delay_us=delay_us)
 
 
-def _timed_out(
-    job: Job, rules: JobRules, error: AttemptError, *, deadline: bool, roll: float
-) -> Settlement:
-    if deadline:
+def _timed_out(job: Job, outcome: TimedOut, rules: JobRules, roll: float) -> Settlement:
+    rule, error = rules.retry, outcome.error
+    if outcome.deadline:
         return _dead(job, rules, DeadReason.EXPIRED, error, failures=1)
-    rule = rules.retry
     if job.failures >= rule.max_retries or not rule.retry_timeouts:
         return _dead(job, rules, DeadReason.POISON_MESSAGE, error, failures=1)
     settled = _ending(job, rules, SettlementKind.TIMEOUT, JobStatus.TIMEOUT)
@@ -277,6 +274,7 @@ class Orphan(msgspec.Struct, frozen=True):
     lost_us: int  #: when its owner's right to it ran out
     now_us: int  #: the store's clock at this look
     max_crashes: int | None = None
+    retention: Retention = Retention()  #: of its queue
 
 
 def rescue(orphan: Orphan) -> Settlement:
@@ -302,7 +300,8 @@ def rescue(orphan: Orphan) -> Settlement:
         suspect=orphan.alone or orphan.crashes >= INNOCENT_LOSSES,
         error=_worker_lost(orphan.worker),
         dead_reason=DeadReason.WORKER_CRASHED if guilty else None,
-        keep_us=Retention().finished_us,  # only a cancel flag ends it here
+        keep_us=orphan.retention.finished_us,
+        dead_keep_us=orphan.retention.dead_us,
     )
 
 

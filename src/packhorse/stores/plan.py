@@ -45,13 +45,12 @@ class Named(msgspec.Struct, Generic[T], frozen=True, eq=False):
     """How to repeat a plan about one job, if the store does not know the job."""
 
     job_id: str
-    missed: Callable[[T], bool]  #: whether an answer means that the job is unknown
+    unknown: T | None  #: the answer if so
     again: Callable[[str], Plan[T]]  #: the same verb for another id
 
-
-def looking_for(job_id: str, unknown: T | None, again: Callable[[str], Plan[T]]) -> Named[T]:
-    """Return how to repeat a plan that answers `unknown` if it does not know the job."""
-    return Named(job_id, lambda answer: answer == unknown, again)
+    def missed(self, answer: T) -> bool:
+        """Whether the job is unknown."""
+        return answer == self.unknown
 
 
 def about_job(unknown: object = None) -> Callable[[Verb], Verb]:
@@ -64,7 +63,7 @@ def about_job(unknown: object = None) -> Callable[[Verb], Verb]:
                 return named(self, other, *args, **kwargs)
 
             plan = verb(self, job_id, *args, **kwargs)
-            return msgspec.structs.replace(plan, named=looking_for(job_id, unknown, again))
+            return msgspec.structs.replace(plan, named=Named(job_id, unknown, again))
 
         return cast("Verb", named)
 

@@ -27,9 +27,11 @@ from packhorse.core.job import (
     UniqueRule,
 )
 from packhorse.core.policies.attachments import Attachments
-from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.policies.retention import Retention, lifetimes
+from packhorse.core.policies.uniqueness import JobKey, keys_wanted
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Plan
+from packhorse.stores.requests import QueueSettings
 
 #: The statuses that are carried. Running jobs are not; completed and cancelled ones are as members
 #: of groups whose record is there: others have their results, or count on them.
@@ -172,8 +174,10 @@ def as_carried(
     return CarriedJob(NewJob(**new, unique=unique, idempotency=idempotency), **shown, **kept)
 
 
-def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
-    """Return a refused job as a dead letter, without its keys and lines."""
+def rejected(
+    job: NewJob, code: str, reason: str, now_us: int, settings: QueueSettings
+) -> CarriedJob:
+    """Return a refused job as a dead letter of its queue, without its keys and lines."""
     try:
         job.payload.decode()
     except UnicodeDecodeError:  # a binary payload cannot be stored
@@ -189,6 +193,7 @@ def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
         unique=None,
         idempotency=None,
     )
+    retention = settings.retention or Retention()
     return CarriedJob(
         bare,
         JobStatus.DEAD,
@@ -199,7 +204,9 @@ def rejected(job: NewJob, code: str, reason: str, now_us: int) -> CarriedJob:
         due_us=now_us,
         error=AttemptError("Rejected", reason, code),
         dead_reason=DeadReason.REJECTED,
+        dead_letter=settings.dead_letter,
         finished_us=now_us,
+        expires_us=lifetimes(now_us, retention.dead_us)["expires_us"],
     )
 
 
@@ -216,15 +223,10 @@ def cursor_of(after: str | None) -> int:
     return number
 
 
-def keys_of(carried: CarriedJob) -> list[tuple[str, Identity]]:
-    """Return the keys that a job takes, with their kinds."""
-    found: list[tuple[str, Identity]] = []
-    unique, idempotency = unique_identity(carried.job), idempotency_identity(carried.job)
-    if carried.took_unique and unique is not None:
-        found.append(("unique", unique))
-    if carried.took_idempotency and idempotency is not None:
-        found.append(("idempotency", idempotency))
-    return found
+def keys_of(carried: CarriedJob) -> list[JobKey]:
+    """Return the keys that a job takes."""
+    takes = {"unique": carried.took_unique, "idempotency": carried.took_idempotency}
+    return [key for key in keys_wanted(carried.job) if takes[key[0]]]
 
 
 def deals_passes(carried: CarriedJob) -> bool:

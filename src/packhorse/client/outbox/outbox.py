@@ -30,8 +30,8 @@ from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, UserStatement,
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RefusedJob
-from packhorse.stores.requests import Submitted
-from packhorse.stores.transfer import rejected
+from packhorse.stores.requests import QueueSettings, Submitted
+from packhorse.stores.transfer import CarriedJob, rejected
 
 T = TypeVar("T")
 
@@ -257,13 +257,19 @@ def _answered(store: Store, jobs: Sequence[NewJob], answers: _Answers, now_us: i
     aliases, dead = [], []
     for job, answer in zip(jobs, answers, strict=True):
         if isinstance(answer, RefusedJob):
-            dead.append(rejected(job, answer.code, answer.reason, now_us))
+            dead.append(_letter(store, job, answer, now_us))
         elif answer.job_id != job.id:
             aliases.append(Put(alias_of(job.id), answer.job_id.encode(), keep_us=ALIAS_KEPT_US))
     if aliases:
         store.run(store.records.change(aliases))
     if dead:
         store.run(store.transfer.carry_in(dead))
+
+
+def _letter(store: Store, job: NewJob, refused: RefusedJob, now_us: int) -> CarriedJob:
+    queues = {each.settings.name: each.settings for each in store.run(store.queues.queues())}
+    settings = queues.get(job.queue) or QueueSettings(job.queue)
+    return rejected(job, refused.code, refused.reason, now_us, settings)
 
 
 def _one_by_one(store: Store, jobs: Sequence[NewJob]) -> None:
@@ -275,8 +281,8 @@ def _one_by_one(store: Store, jobs: Sequence[NewJob]) -> None:
             raise
         except Exception as error:  # noqa: BLE001 - kept with the job
             now_us = store.run(store.inspection.outlook("", (), ())).now_us
-            letter = rejected(job, "STORE_ERROR", repr(error), now_us)
-            store.run(store.transfer.carry_in((letter,)))
+            refused = RefusedJob(job.id, "STORE_ERROR", repr(error))
+            store.run(store.transfer.carry_in((_letter(store, job, refused, now_us),)))
         else:
             _answered(store, (job,), changed.jobs, changed.now_us)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, Protocol, assert_never
 
 import msgspec
 
@@ -42,6 +42,17 @@ from packhorse.errors import ConfigError, JobConflict
 
 #: (tenant, task, key): what a key belongs to. Unique and idempotency keys never meet.
 Identity = tuple[str, str, str]
+#: The kind of a key, `unique` or `idempotency`, and what it belongs to.
+JobKey = tuple[str, Identity]
+
+
+class KeyRules(Protocol):
+    """The rules of a job's keys; a `NewJob` has them."""
+
+    @property
+    def unique(self) -> UniqueRule | None: ...
+    @property
+    def idempotency(self) -> IdempotencyRule | None: ...
 
 
 #: What a submit may do to the payload of a job that is there.
@@ -122,6 +133,30 @@ def unique_identity(job: NewJob) -> Identity | None:
 def idempotency_identity(job: NewJob) -> Identity | None:
     """The idempotency key of a job, if it has one."""
     return None if job.idempotency is None else (job.tenant, job.task, job.idempotency.key)
+
+
+def identities_of(tenant: str, task: str, rules: KeyRules) -> list[JobKey]:
+    """The keys of a job with these rules."""
+    keys = (("unique", rules.unique), ("idempotency", rules.idempotency))
+    return [(kind, (tenant, task, rule.key)) for kind, rule in keys if rule is not None]
+
+
+def keys_wanted(job: NewJob) -> list[JobKey]:
+    """The keys of a job that is not stored yet."""
+    return identities_of(job.tenant, job.task, job)
+
+
+def holds_key(
+    kind: str, rules: KeyRules, status: JobStatus, *, created_us: int, now_us: int
+) -> bool:
+    """Whether the last job that took a key still holds it, by its own rules."""
+    same = rules.idempotency
+    if kind == "idempotency" and same is not None:
+        return holds_idempotency_key(same, status, created_us=created_us, now_us=now_us)
+    rule = rules.unique
+    if kind == "unique" and rule is not None:
+        return holds_unique_key(rule, status, created_us=created_us, now_us=now_us)
+    return False
 
 
 def holds_unique_key(rule: UniqueRule, status: JobStatus, *, created_us: int, now_us: int) -> bool:

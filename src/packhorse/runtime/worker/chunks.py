@@ -165,8 +165,8 @@ class ChunkRun:
     # ---------------------------------------------------------------------------- coroutine tasks
 
     async def _run_on_loop(self) -> None:
-        news, left = asyncio.Event(), iter(self._state.left)
-        writer = asyncio.create_task(self._keep_writing_on_loop(news))
+        news, over, left = asyncio.Event(), asyncio.Event(), iter(self._state.left)
+        writer = asyncio.create_task(self._keep_writing_on_loop(news, over))
         try:
             if self._lanes <= 1:
                 await self._lane_on_loop(left, news)
@@ -174,8 +174,9 @@ class ChunkRun:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._lanes):
                     group.create_task(self._lane_on_loop(left, news))
-        finally:
-            writer.cancel()
+        finally:  # a write that was begun is finished: what it keeps would not be known else
+            over.set()
+            news.set()
             with suppress(asyncio.CancelledError, Exception):
                 await writer
 
@@ -188,16 +189,17 @@ class ChunkRun:
             if number % _TURN == 0:
                 await asyncio.sleep(0)
 
-    async def _keep_writing_on_loop(self, news: asyncio.Event) -> None:
-        while not self._lost:
+    async def _keep_writing_on_loop(self, news: asyncio.Event, over: asyncio.Event) -> None:
+        while not (over.is_set() or self._lost):
             await news.wait()
-            await asyncio.sleep(_WRITE_AFTER_S)
             news.clear()
+            if await _comes(over, _WRITE_AFTER_S):
+                return
             try:
                 await self._write(ON_LOOP)
             except StoreUnavailable:
                 news.set()
-                await asyncio.sleep(_PAUSE_S)
+                await _comes(over, _PAUSE_S)
 
     # -------------------------------------------------------------------------------- plain tasks
 
@@ -334,6 +336,12 @@ class ChunkRun:
             f"{last.type}: {last.message}"
         )
         return attempt_error("BatchItemsFailed", message, ITEMS_FAILED, reason="batch_items_failed")
+
+
+async def _comes(event: asyncio.Event, within_s: float) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), within_s)
+    return event.is_set()
 
 
 def _group_of(options: str | None) -> Group | None:

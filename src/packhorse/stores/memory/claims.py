@@ -219,7 +219,7 @@ def _hand_over(access: Access, row: JobRow, request: ClaimRequest) -> Job:
         row.worker = request.worker
         row.alone = request.quarantine
         row.started_us = access.now_us
-        row.hold_until_us = lifecycle.hold_until_us(access.now_us, timeout_us)
+        row.hold_until_us = lifecycle.hold_until_us(access.now_us, timeout_us, row.deadline_us)
     access.wake_room(row)
     return as_claimed(row)
 

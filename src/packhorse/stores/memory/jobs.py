@@ -15,8 +15,7 @@ from packhorse.core.job import LOOK_MAX, TERMINAL, JobRecord, JobStatus, NewJob
 from packhorse.core.lifecycle import CancelAnswer, redrive_allowed
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.journal import is_spared, member_of, ran_once
-from packhorse.core.policies.retention import Retention
-from packhorse.core.policies.uniqueness import idempotency_identity, unique_identity
+from packhorse.core.policies.uniqueness import keys_wanted
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.stores.memory.claims import claim
 from packhorse.stores.memory.rows import JobRow, as_record, chosen_by
@@ -26,12 +25,11 @@ from packhorse.stores.memory.transitions import (
     apply,
     finish_waiting,
     forget,
-    idempotency_holder,
+    holder_of,
     take_keys,
     take_place,
-    unique_holder,
 )
-from packhorse.stores.plan import Plan, about_job, looking_for
+from packhorse.stores.plan import Named, Plan, about_job
 from packhorse.stores.requests import (
     Claimed,
     ClaimRequest,
@@ -82,7 +80,7 @@ class MemoryJobs:
 
         if len(asked) != 1:
             return plan("redrive", work)
-        named = looking_for(
+        named = Named(
             asked[0], _UNKNOWN, lambda other: self.redrive((other,), tenant=tenant, forget=forget)
         )
         return plan("redrive", work, named=named)
@@ -167,8 +165,7 @@ def _cancel(access: Access, row: JobRow | None) -> CancelAnswer:
 
 
 def _cancel_lost(access: Access, row: JobRow) -> None:
-    retention = access.state.settings(row.new.queue).retention or Retention()
-    worker, keep_us = row.worker or "", retention.finished_us
+    worker, keep_us = row.worker or "", access.state.retention(row.new.queue).finished_us
     settlement = lifecycle.cancel_lost(
         row.new.id, row.fence, worker=worker, alone=row.alone, keep_us=keep_us
     )
@@ -200,18 +197,14 @@ def _redrive(access: Access, row: JobRow | None, gone: frozenset[str]) -> Redriv
         if finished:
             row.line_number = access.state.next_line_number()
     if finished:
-        take_keys(access, row)
+        take_keys(access, row.new.id, keys_wanted(row.new))
     access.wake_queue(row)
     return RedriveAnswer.REDRIVEN
 
 
 def _superseded(access: Access, row: JobRow) -> bool:
     """Whether another job holds one of this one's keys by now."""
-    holders = (
-        unique_holder(access, unique_identity(row.new)),
-        idempotency_holder(access, idempotency_identity(row.new)),
-    )
-    return any(holder not in (None, row) for holder in holders)
+    return any(holder_of(access, *key) not in (None, row) for key in keys_wanted(row.new))
 
 
 def _clear_ending(row: JobRow) -> None:

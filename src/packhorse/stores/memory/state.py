@@ -18,7 +18,8 @@ from packhorse.core.policies.gates import Gate, concurrency_gate, holds_line
 from packhorse.core.policies.journal import Group, JournalLine, member_of
 from packhorse.core.policies.rate_limit import RateLog
 from packhorse.core.policies.records import Record, RecordId, is_expired
-from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.policies.retention import Retention
+from packhorse.core.policies.uniqueness import Identity, JobKey, keys_wanted
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.memory.rows import JobRow, WorkerRow
 from packhorse.stores.plan import Named, Plan, Steps, Wake
@@ -134,8 +135,7 @@ class MemoryState:
         self.last_passes: dict[tuple[str, int], dict[str, int]] = {}
         self.highest_pass: Counter[tuple[str, int]] = Counter()
         # The last job that took each key, and the job stashed until that one ends.
-        self.unique: dict[Identity, str] = {}
-        self.idempotent: dict[Identity, str] = {}
+        self.taken: dict[JobKey, str] = {}
         self.stashed: dict[Identity, NewJob] = {}
 
     @property
@@ -146,6 +146,10 @@ class MemoryState:
     def settings(self, queue: str) -> QueueSettings:
         """Return the settings in effect: an operator's, the newest declared, or the defaults."""
         return self.overrides.get(queue) or self.declared.get(queue) or QueueSettings(queue)
+
+    def retention(self, queue: str) -> Retention:
+        """Return how long a queue keeps jobs that ended without an attempt of their own."""
+        return self.settings(queue).retention or Retention()
 
     def depth(self, queue: str) -> int:
         """Return how many jobs wait in a queue, without those that wait in a step."""
@@ -164,13 +168,9 @@ class MemoryState:
         """Remove a job, with its history."""
         self._leave(row)
         del self.jobs[row.new.id]
-        keys = (
-            (self.unique, unique_identity(row.new)),
-            (self.idempotent, idempotency_identity(row.new)),
-        )
-        for taken, identity in keys:
-            if identity is not None and taken.get(identity) == row.new.id:
-                del taken[identity]
+        for key in keys_wanted(row.new):
+            if self.taken.get(key) == row.new.id:
+                del self.taken[key]
 
     @contextmanager
     def changing(self, row: JobRow, now_us: int) -> Iterator[None]:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -15,9 +15,11 @@ from packhorse.core.policies.rate_limit import check_weight
 from packhorse.core.policies.uniqueness import (
     Conflict,
     Identity,
+    JobKey,
     KnownJob,
     conflict,
     idempotency_identity,
+    keys_wanted,
     refuse_strangers,
     same_payload,
     unique_identity,
@@ -31,15 +33,13 @@ from packhorse.errors import (
     QueueClosed,
     QueueFull,
 )
-from packhorse.stores.memory.rows import JobRow
 from packhorse.stores.memory.state import Access
 from packhorse.stores.memory.transitions import (
     due_us,
     enter,
     finish_waiting,
-    idempotency_holder,
+    holder_of,
     take_place,
-    unique_holder,
 )
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
@@ -54,17 +54,7 @@ def submit(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted, ...]:
     for new in jobs:
         intake.consider(new)
     intake.refuse_full()
-    shed = intake.store()
-    stored, last = access.state.jobs, len(jobs) - 1
-    return tuple(
-        Submitted(
-            answer.job_id,
-            answer.deduplicated,
-            stored[answer.job_id].status,
-            shed if number == last else (),
-        )
-        for number, answer in enumerate(intake.answers)
-    )
+    return intake.store()
 
 
 def admit_each(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted | RefusedJob, ...]:
@@ -79,9 +69,7 @@ def admit_each(access: Access, jobs: Sequence[NewJob]) -> tuple[Submitted | Refu
         except PackhorseError as error:
             answers.append(RefusedJob(new.id, error.code, str(error)))
             continue
-        intake.store()
-        (answer,) = intake.answers
-        answers.append(Submitted(*answer, access.state.jobs[answer.job_id].status))
+        answers += intake.store()
     return tuple(answers)
 
 
@@ -99,48 +87,19 @@ def _refuse_binary(new: NewJob) -> None:
         ) from None
 
 
-class _Answer(NamedTuple):
-    job_id: str
-    deduplicated: bool
-
-
-class _Arrive(NamedTuple):
-    """A new job is stored."""
-
-    job_id: str
-
-
-class _Change(NamedTuple):
-    """A waiting holder gets the payload of a new job, and perhaps its due time."""
-
-    holder_id: str
-    new: NewJob
-    reschedule: bool
-
-
-class _Stash(NamedTuple):
-    """A job waits until the holder of its key ends; None drops the stashed one."""
-
-    identity: Identity
-    new: NewJob | None
-
-
-#: One change; they are made in the order of the submitted jobs.
-_Deed = _Arrive | _Change | _Stash
-
-
 class _Intake:
     """Collects the changes of a submit, and makes them once all are decided."""
 
     def __init__(self, access: Access, *, unbounded: bool = False) -> None:
         """With `unbounded`, neither depth nor a closed queue refuses or drops a job."""
-        self.answers: list[_Answer] = []
         self._access = access
         self._unbounded = unbounded
         self._arrivals: dict[str, NewJob] = {}  # by id, in order
-        self._unique: dict[Identity, str] = {}  # keys that arrivals take
-        self._idempotent: dict[Identity, str] = {}
-        self._deeds: list[_Deed] = []
+        self._numbers: dict[str, int] = {}  # the sequence number of each
+        self._taken: dict[JobKey, str] = {}  # keys that arrivals take
+        self._away: frozenset[str] = frozenset()  # arrivals that a full queue gives up at once
+        self._changes: list[Callable[[], None]] = []  # in the order of the submitted jobs
+        self._answers: list[tuple[str, bool]] = []  # for each, which job answers, another one?
         settings = (access.state.settings(queue) for queue in access.state.configured)
         self._shelves = {each.dead_letter: each.name for each in settings}
 
@@ -151,7 +110,7 @@ class _Intake:
         holder = self._answering(new)
         if holder is None:
             self._admit(new)
-        self.answers.append(_Answer(holder or new.id, deduplicated=holder is not None))
+        self._answers.append((holder or new.id, holder is not None))
 
     def _answering(self, new: NewJob) -> str | None:
         """Return the id of the job that answers for a new one, if any."""
@@ -181,12 +140,7 @@ class _Intake:
 
     def _same(self, new: NewJob) -> str | None:
         """Return the holder of the idempotency key; refuse the job if its payload differs."""
-        identity = idempotency_identity(new)
-        if identity is None:
-            return None
-        arrival = self._arrivals.get(self._idempotent.get(identity, ""))
-        row = None if arrival is not None else idempotency_holder(self._access, identity)
-        holder = arrival if row is None else row.new
+        holder, _ = self._holder("idempotency", idempotency_identity(new))
         if holder is None:
             return None
         _refuse_another_payload(new.idempotency, holder)
@@ -195,36 +149,29 @@ class _Intake:
     def _rival(self, new: NewJob) -> str | None:
         """Apply the new job's rule to the holder of its unique key; return its id."""
         identity, rule = unique_identity(new), new.unique
-        if identity is None or rule is None:
+        holder, status = self._holder("unique", identity)
+        if identity is None or rule is None or holder is None:
             return None
-        arrival = self._arrivals.get(self._unique.get(identity, ""))
-        if arrival is not None:  # it waits: no claim runs in the middle of a submit
-            self._meet(arrival.id, JobStatus.QUEUED, new)
-            return arrival.id
-        row = unique_holder(self._access, identity)
-        if row is not None:
-            self._meet(row.new.id, row.status, new)
-        return None if row is None else row.new.id
-
-    def _meet(self, holder_id: str, status: JobStatus, new: NewJob) -> None:
-        identity, rule = unique_identity(new), new.unique
-        if identity is None or rule is None:
-            return
         met = conflict(rule.on_conflict, status)
         if met is Conflict.STASH:
-            self._deeds.append(_Stash(identity, new))
+            self._changes.append(partial(self._stash, identity, new))
         elif met is not Conflict.ANSWER:
-            self._deeds.append(_Stash(identity, None))
-            self._deeds.append(_Change(holder_id, new, reschedule=met is Conflict.RESCHEDULE))
+            self._changes.append(partial(self._stash, identity, None))
+            reschedule = met is Conflict.RESCHEDULE
+            self._changes.append(partial(self._change, holder.id, new, reschedule=reschedule))
+        return holder.id
+
+    def _holder(self, kind: str, identity: Identity | None) -> tuple[NewJob | None, JobStatus]:
+        """Return the job that holds a key, and its status; one that arrives now waits."""
+        if identity is not None and (kind, identity) in self._taken:
+            return self._arrivals[self._taken[kind, identity]], JobStatus.QUEUED
+        row = holder_of(self._access, kind, identity)
+        return (None, JobStatus.QUEUED) if row is None else (row.new, row.status)
 
     def _admit(self, new: NewJob) -> None:
         self._arrivals[new.id] = new
-        self._deeds.append(_Arrive(new.id))
-        unique, idempotency = unique_identity(new), idempotency_identity(new)
-        if unique is not None:
-            self._unique[unique] = new.id
-        if idempotency is not None:
-            self._idempotent[idempotency] = new.id
+        self._changes.append(partial(self._enter, new))
+        self._taken.update(dict.fromkeys(keys_wanted(new), new.id))
 
     def refuse_full(self) -> None:
         """Refuse jobs that do not fit into a queue that does not drop."""
@@ -249,24 +196,46 @@ class _Intake:
 
     # -------------------------------------------------------------------------------- storing
 
-    def store(self) -> tuple[str, ...]:
-        """Make the decided changes in order; then shed from full queues; return the ids shed."""
-        numbered = {job_id: self._access.state.next_sequence() for job_id in self._arrivals}
-        doomed, away = self._too_many(numbered)
-        for deed in self._deeds:
-            match deed:
-                case _Arrive(job_id):
-                    new, ready = self._arrivals[job_id], job_id not in away
-                    enter(self._access, new, numbered[job_id], ready=ready)
-                case _Change():
-                    _change(self._access, deed)
-                case _Stash():
-                    _stash(self._access, deed)
+    def store(self) -> tuple[Submitted, ...]:
+        """Make the decided changes in order; then shed from full queues; return the answers."""
+        self._numbers = {job_id: self._access.state.next_sequence() for job_id in self._arrivals}
+        doomed, self._away = self._too_many()
+        for change in self._changes:
+            change()
         for job_id in doomed:
-            self._drop(self._access.state.jobs[job_id])
-        return doomed
+            row = self._access.state.jobs[job_id]
+            finish_waiting(self._access, row, JobStatus.DEAD, DeadReason.SHED)
+        stored, last = self._access.state.jobs, len(self._answers) - 1
+        return tuple(
+            Submitted(job_id, known, stored[job_id].status, doomed if number == last else ())
+            for number, (job_id, known) in enumerate(self._answers)
+        )
 
-    def _too_many(self, numbered: dict[str, int]) -> tuple[tuple[str, ...], frozenset[str]]:
+    def _enter(self, new: NewJob) -> None:
+        enter(self._access, new, self._numbers[new.id], ready=new.id not in self._away)
+
+    def _change(self, holder_id: str, new: NewJob, *, reschedule: bool) -> None:
+        """Give a waiting holder the new payload; if it is rescheduled, it loses its place."""
+        access, now_us = self._access, self._access.now_us
+        row = access.state.jobs[holder_id]
+        with access.state.changing(row, now_us):
+            row.new = msgspec.structs.replace(row.new, payload=new.payload)
+            if not reschedule:
+                return
+            row.due_us = due_us(new, now_us)
+            row.status = lifecycle.status_at_submit(row.due_us, now_us)
+            row.place, row.parked_us = None, None
+            if row.status is JobStatus.QUEUED:
+                take_place(access, row)
+        access.wake_queue(row)
+
+    def _stash(self, identity: Identity, new: NewJob | None) -> None:
+        """Let a job wait until the holder of its key ends; None drops the stashed one."""
+        self._access.state.stashed.pop(identity, None)
+        if new is not None:
+            self._access.state.stashed[identity] = new
+
+    def _too_many(self) -> tuple[tuple[str, ...], frozenset[str]]:
         """Return jobs that queues have to drop, and which of these are new and take no place."""
         doomed: list[str] = []
         away: set[str] = set()
@@ -278,7 +247,7 @@ class _Intake:
             too_many, too_large = len(news) - jobs, _bytes_of(news) - size
             if settings.on_full == "drop" and (too_many > 0 or too_large > 0):
                 waiting = self._waiting(queue)
-                arriving = [_waiting(numbered[new.id], new) for new in news]
+                arriving = [_waiting(self._numbers[new.id], new) for new in news]
                 doomed += shed([*waiting, *arriving], too_many, too_large)
                 away |= turned_away(waiting, arriving, jobs, size)
         return tuple(doomed), frozenset(away)
@@ -289,9 +258,6 @@ class _Intake:
             for row in self._access.state.jobs.values()
             if row.new.queue == queue and row.status in WAITING and not row.awaits_signal
         ]
-
-    def _drop(self, row: JobRow) -> None:
-        finish_waiting(self._access, row, JobStatus.DEAD, DeadReason.SHED)
 
 
 def _waiting(sequence: int, new: NewJob) -> Waiting:
@@ -316,25 +282,3 @@ def _refuse_another_payload(rule: IdempotencyRule | None, holder: NewJob) -> Non
         "has another payload; nothing was stored: give each payload a key of its own",
         job_id=holder.id,
     )
-
-
-def _change(access: Access, change: _Change) -> None:
-    """Give a waiting holder the new payload; if it is rescheduled, it loses its place."""
-    row, now_us = access.state.jobs[change.holder_id], access.now_us
-    with access.state.changing(row, now_us):
-        row.new = msgspec.structs.replace(row.new, payload=change.new.payload)
-        if not change.reschedule:
-            return
-        row.due_us = due_us(change.new, now_us)
-        row.status = lifecycle.status_at_submit(row.due_us, now_us)
-        row.place, row.parked_us = None, None
-        if row.status is JobStatus.QUEUED:
-            take_place(access, row)
-    access.wake_queue(row)
-
-
-def _stash(access: Access, stash: _Stash) -> None:
-    if stash.new is None:
-        access.state.stashed.pop(stash.identity, None)
-    else:
-        access.state.stashed[stash.identity] = stash.new

@@ -16,10 +16,10 @@ from packhorse.core.job import TERMINAL, AttemptError, AttemptRecord, JobStatus,
 from packhorse.core.policies.fairness import Rank, claim_rank
 from packhorse.core.policies.gates import holds_line
 from packhorse.core.policies.journal import member_of
-from packhorse.core.policies.uniqueness import Identity, idempotency_identity, unique_identity
+from packhorse.core.policies.uniqueness import keys_wanted, unique_identity
 from packhorse.stores.memory.rows import HISTORY_KEPT, JobRow, as_record
 from packhorse.stores.memory.state import Access, on_state, plan
-from packhorse.stores.memory.transitions import idempotency_holder, unique_holder
+from packhorse.stores.memory.transitions import holder_of, take_keys
 from packhorse.stores.plan import Plan
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.transfer import (
@@ -90,25 +90,22 @@ def _is_carried(access: Access, row: JobRow) -> bool:
 
 def _shown(access: Access, row: JobRow) -> CarriedJob:
     state, new = access.state, row.new
-    unique, idempotency = unique_identity(new), idempotency_identity(new)
+    unique = unique_identity(new)
+    took = {kind: state.taken.get((kind, each)) == new.id for kind, each in keys_wanted(new)}
     in_line = new.ordering_key is not None and holds_line(row.status, dead_holds=row.holds_line)
     return as_carried(
         as_record(row, access.now_us),
         *(new.unique, new.idempotency),
         standing=_standing(row),
         line_number=row.line_number if in_line else None,
-        took_unique=_took(state.unique, unique, new.id),
-        took_idempotency=_took(state.idempotent, idempotency, new.id),
+        took_unique=took.get("unique", False),
+        took_idempotency=took.get("idempotency", False),
         suspect=row.suspect,
         expires_us=row.expires_us,
         history=(*row.first_attempts, *row.last_attempts),
         attached=msgspec.structs.replace(row.attached, waiting=row.awaits_signal),
         stashed=None if unique is None else state.stashed.get(unique),
     )
-
-
-def _took(taken: dict[Identity, str], identity: Identity | None, job_id: str) -> bool:
-    return identity is not None and taken.get(identity) == job_id
 
 
 def _standing(row: JobRow) -> Standing | None:
@@ -125,13 +122,16 @@ def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
     new, state = carried.job, access.state
     if new.id in state.jobs:
         return CarryAnswer.KNOWN
-    holders = {"unique": unique_holder, "idempotency": idempotency_holder}
-    if any(holders[kind](access, identity) for kind, identity in keys_of(carried)):
+    keys = keys_of(carried)
+    if any(holder_of(access, *key) for key in keys):
         return CarryAnswer.CONFLICT
     _pass_on_numbers(access, carried)
     row = _row(access, carried)
     state.insert(row)
-    _take_keys(access, carried)
+    take_keys(access, new.id, keys)
+    unique = unique_identity(new)
+    if carried.took_unique and unique is not None and carried.stashed is not None:
+        state.stashed[unique] = carried.stashed
     access.wake_queue(row)
     return CarryAnswer.CARRIED
 
@@ -139,22 +139,11 @@ def _take_over(access: Access, carried: CarriedJob) -> CarryAnswer:
 def reject(access: Access, job: NewJob, refused: RefusedJob) -> None:
     """Store a refused member as a dead letter, and append its journal line."""
     member = member_of(job.options)
-    answer = _take_over(access, rejected(job, refused.code, refused.reason, access.now_us))
+    settings = access.state.settings(job.queue)
+    dead = rejected(job, refused.code, refused.reason, access.now_us, settings)
+    answer = _take_over(access, dead)
     if member is not None and answer is CarryAnswer.CARRIED:
         access.state.append_line(access.state.jobs[job.id], member, JobStatus.PENDING)
-
-
-def _take_keys(access: Access, carried: CarriedJob) -> None:
-    """Make a job the holder of its keys; a job stashed behind the last holder is outdated."""
-    state, new = access.state, carried.job
-    for kind, identity in keys_of(carried):
-        if kind == "idempotency":
-            state.idempotent[identity] = new.id
-            continue
-        state.unique[identity] = new.id
-        state.stashed.pop(identity, None)
-        if carried.stashed is not None:
-            state.stashed[identity] = carried.stashed
 
 
 #: Fields that a row has under the names they have in a carried job.

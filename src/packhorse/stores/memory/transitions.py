@@ -22,13 +22,14 @@ from packhorse.core.lifecycle import Resolved
 from packhorse.core.policies.fairness import aged_rank, claim_rank, next_pass, redealt, virtual_time
 from packhorse.core.policies.gates import rate_gate
 from packhorse.core.policies.journal import member_of
-from packhorse.core.policies.retention import Retention, lifetimes
+from packhorse.core.policies.retention import lifetimes
 from packhorse.core.policies.uniqueness import (
     Identity,
+    JobKey,
     at_least_us,
-    holds_idempotency_key,
-    holds_unique_key,
+    holds_key,
     idempotency_identity,
+    keys_wanted,
     record_until_us,
     result_until_us,
     unique_identity,
@@ -63,7 +64,7 @@ def enter(access: Access, new: NewJob, sequence: int, *, ready: bool = True) -> 
     if row.status is JobStatus.QUEUED:
         take_place(access, row)
     access.state.insert(row)
-    take_keys(access, row)
+    take_keys(access, new.id, keys_wanted(new))
     access.wake_queue(row)
     return row
 
@@ -124,36 +125,23 @@ def _next_pass(access: Access, row: JobRow, settings: QueueSettings) -> int:
     return given
 
 
-def take_keys(access: Access, row: JobRow) -> None:
-    """Make a job the holder of its keys; a job stashed behind the last holder is outdated."""
-    state, new = access.state, row.new
-    unique, idempotency = unique_identity(new), idempotency_identity(new)
-    if unique is not None:
-        state.unique[unique] = new.id
-        state.stashed.pop(unique, None)
-    if idempotency is not None:
-        state.idempotent[idempotency] = new.id
+def take_keys(access: Access, job_id: str, keys: Iterable[JobKey]) -> None:
+    """Make a job the holder of keys; a job stashed behind the last holder is outdated."""
+    state = access.state
+    for kind, identity in keys:
+        state.taken[kind, identity] = job_id
+        if kind == "unique":
+            state.stashed.pop(identity, None)
 
 
-def unique_holder(access: Access, identity: Identity | None) -> JobRow | None:
-    """The job that holds a unique key by its own rule."""
-    row = access.state.jobs.get(access.state.unique.get(identity, "")) if identity else None
-    if row is None or row.new.unique is None:
+def holder_of(access: Access, kind: str, identity: Identity | None) -> JobRow | None:
+    """The job that holds a key by its own rule."""
+    if identity is None:
         return None
-    held = holds_unique_key(
-        row.new.unique, row.status, created_us=row.created_us, now_us=access.now_us
-    )
-    return row if held else None
-
-
-def idempotency_holder(access: Access, identity: Identity | None) -> JobRow | None:
-    """The job that holds an idempotency key by its own rule."""
-    row = access.state.jobs.get(access.state.idempotent.get(identity, "")) if identity else None
-    if row is None or row.new.idempotency is None:
+    row = access.state.jobs.get(access.state.taken.get((kind, identity), ""))
+    if row is None:
         return None
-    held = holds_idempotency_key(
-        row.new.idempotency, row.status, created_us=row.created_us, now_us=access.now_us
-    )
+    held = holds_key(kind, row.new, row.status, created_us=row.created_us, now_us=access.now_us)
     return row if held else None
 
 
@@ -164,12 +152,12 @@ def enter_stashed(access: Access, ended: JobRow) -> None:
     stored in another way since, by its id or idempotency key, is skipped.
     """
     identity = unique_identity(ended.new)
-    if identity is None or access.state.unique.get(identity) != ended.new.id:
+    if identity is None or access.state.taken.get(("unique", identity)) != ended.new.id:
         return
     new = access.state.stashed.pop(identity, None)
     if new is None or new.id in access.state.jobs:
         return
-    if idempotency_holder(access, idempotency_identity(new)) is None:
+    if holder_of(access, "idempotency", idempotency_identity(new)) is None:
         enter(access, new, access.state.next_sequence())
 
 
@@ -220,7 +208,7 @@ def finish_waiting(
     access: Access, row: JobRow, status: JobStatus, reason: DeadReason | None = None
 ) -> None:
     """End a job that no worker holds; it is kept as long as its queue says."""
-    retention = access.state.settings(row.new.queue).retention or Retention()
+    retention = access.state.retention(row.new.queue)
     keep_us = retention.dead_us if status is JobStatus.DEAD else retention.finished_us
     with access.state.changing(row, access.now_us):
         _end(access, row, status, reason, keep_us)
@@ -244,7 +232,7 @@ def release_held(access: Access, rows: Iterable[JobRow]) -> int:
     """
     released = list(rows)
     for row in released:
-        retention = access.state.settings(row.new.queue).retention or Retention()
+        retention = access.state.retention(row.new.queue)
         apply(access, row, lifecycle.release_unbegun(row.new.id, row.fence, retention))
     return len(released)
 

@@ -141,6 +141,7 @@ def _orphan(access: Access, row: JobRow) -> Orphan:
         lost_us=min(ends),
         now_us=access.now_us,
         max_crashes=None if options is None else options.max_crashes,
+        retention=access.state.retention(row.new.queue),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from packhorse.core.job import JobRecord, NewJob
 from packhorse.core.policies.attachments import Attaching
+from packhorse.core.policies.uniqueness import keys_wanted
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.sizes import THE_STORE
 from packhorse.stores.plan import Plan, Steps, Wake
@@ -31,7 +32,6 @@ from packhorse.stores.sql.claim import claim_steps
 from packhorse.stores.sql.dialect import Needs
 from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.jobs import SqlJobs
-from packhorse.stores.sql.keys import keys_wanted
 from packhorse.stores.sql.new_jobs import refuse_known
 from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
 from packhorse.stores.sql.settle import settle_in_order

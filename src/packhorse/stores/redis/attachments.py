@@ -22,7 +22,7 @@ from packhorse.core.policies.attachments import (
 )
 from packhorse.core.settlement import Verdict
 from packhorse.stores.attachments import DeliverAnswer
-from packhorse.stores.plan import Plan, Steps, looking_for
+from packhorse.stores.plan import Named, Plan, Steps
 from packhorse.stores.redis.jobs import seen_by
 from packhorse.stores.redis.layout import FIELDS, STATUS
 from packhorse.stores.redis.rows import read_definition, read_options, read_state
@@ -49,7 +49,7 @@ class RedisAttachments:
     ) -> Plan[DeliverAnswer]:
         check_values({name: value})
         asked = (job_id, *seen_by(tenant))
-        named = looking_for(
+        named = Named(
             job_id,
             DeliverAnswer.UNKNOWN,
             lambda other: self.deliver(other, name, value, tenant=tenant, delivery=delivery),

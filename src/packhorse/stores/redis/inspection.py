@@ -11,7 +11,7 @@ import msgspec
 
 from packhorse.core.job import AttemptRecord, JobRecord, JobStatus, RateRule
 from packhorse.core.policies.explain import ClosedGate, JobFacts
-from packhorse.stores.plan import Plan, Steps, looking_for, planned
+from packhorse.stores.plan import Named, Plan, Steps, planned
 from packhorse.stores.redis.layout import FIELDS, HISTORY_EACH_END, RECORD_FIELDS, STATUS
 from packhorse.stores.redis.leases import read_worker
 from packhorse.stores.redis.queues import gate_of
@@ -41,7 +41,7 @@ class RedisInspection:
             return record if tenant in (None, record.tenant) else None
 
         again = partial(self.job, tenant=tenant)
-        return Plan("job", steps, writes=False, named=looking_for(job_id, None, again))
+        return Plan("job", steps, writes=False, named=Named(job_id, None, again))
 
     @planned(writes=False)
     def history(self, job_id: str) -> Steps[tuple[AttemptRecord, ...]]:
@@ -82,7 +82,7 @@ class RedisInspection:
 
     def explain(self, job_id: str, *, tenant: str | None = None) -> Plan[JobFacts | None]:
         again = partial(self.explain, tenant=tenant)
-        named = looking_for(job_id, None, again)
+        named = Named(job_id, None, again)
         return Plan("explain", lambda: _facts(job_id, tenant), writes=False, named=named)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from packhorse.core.job import LOOK_MAX, Job, JobRecord, NewJob
 from packhorse.core.lifecycle import TASK_TIMEOUT, CancelAnswer
 from packhorse.core.settlement import Settlement, Verdict
-from packhorse.stores.plan import Plan, Steps, looking_for, planned
+from packhorse.stores.plan import Named, Plan, Steps, planned
 from packhorse.stores.redis.layout import CODE, VERDICTS, Definition, SharedState
 from packhorse.stores.redis.rows import (
     as_claimed,
@@ -76,7 +76,7 @@ class RedisJobs:
 
     def cancel(self, job_id: str, *, tenant: str | None = None) -> Plan[CancelAnswer]:
         again = partial(self.cancel, tenant=tenant)
-        named = looking_for(job_id, CancelAnswer.UNKNOWN, again)
+        named = Named(job_id, CancelAnswer.UNKNOWN, again)
         return Plan("cancel", partial(_cancel, job_id, tenant), named=named)
 
     def redrive(
@@ -85,7 +85,7 @@ class RedisJobs:
         steps = partial(_redrive, tuple(job_ids), tenant, tuple(forget))
         if len(job_ids) != 1:
             return Plan("redrive", steps)
-        named = looking_for(
+        named = Named(
             job_ids[0], _UNKNOWN, lambda other: self.redrive((other,), tenant=tenant, forget=forget)
         )
         return Plan("redrive", steps, named=named)

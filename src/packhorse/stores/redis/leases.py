@@ -10,6 +10,7 @@ import msgspec
 
 from packhorse.core.job import JobOptions
 from packhorse.core.lifecycle import Orphan
+from packhorse.core.policies.retention import Retention
 from packhorse.stores.plan import Steps, planned
 from packhorse.stores.redis.scripts import Argument, Script
 from packhorse.stores.requests import (
@@ -101,7 +102,7 @@ def _lease(worker: str, row: bytes | None) -> ExpiredLease:
 
 
 def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
-    _, job_id, fence, crashes, lone_crashes, alone, worker, hold, expires, options = row
+    _, job_id, fence, crashes, lone_crashes, alone, worker, hold, expires, options, *kept = row
     ends = [int(hold)] if int(hold) <= now_us else []
     if expires is not None:
         ends.append(int(expires))
@@ -115,6 +116,7 @@ def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
         lost_us=min(ends),
         now_us=now_us,
         max_crashes=None if options is None else _read_options(options).max_crashes,
+        retention=Retention(finished_us=kept[0], dead_us=kept[1]),
     )
 
 

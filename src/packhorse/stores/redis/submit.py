@@ -26,7 +26,7 @@ from packhorse.stores.records import RefusedJob
 from packhorse.stores.redis.layout import STATUS, NewJobParts
 from packhorse.stores.redis.rows import definition_of, signature_of, stored_trace_id
 from packhorse.stores.redis.scripts import LARGE_BYTES, Argument, Script
-from packhorse.stores.requests import Submitted
+from packhorse.stores.requests import QueueSettings, Submitted
 from packhorse.stores.transfer import rejected
 
 #: Jobs that one submit may bring: they are stored at once, and the server does nothing else.
@@ -166,8 +166,8 @@ class AdmittedJobs:
 
 
 def _dead_letter(new: NewJob, refused: RefusedJob) -> list[Argument]:
-    """The parts of a refused job, with the error in place of its due time."""
-    dead = rejected(new, refused.code, refused.reason, 0)
+    """The parts of a refused job, with the error in place of its due time; the script does more."""
+    dead = rejected(new, refused.code, refused.reason, 0, QueueSettings(new.queue))
     parts = list(arguments_of(dead.job))
     parts[NewJobParts.__struct_fields__.index("due")] = b"!" + msgspec.json.encode(dead.error)
     return parts

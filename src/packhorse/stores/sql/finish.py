@@ -11,10 +11,10 @@ import msgspec
 
 from packhorse.core.job import DeadReason, JobStatus, NewJob
 from packhorse.core.policies.retention import lifetimes
-from packhorse.core.policies.uniqueness import idempotency_identity
+from packhorse.core.policies.uniqueness import idempotency_identity, keys_wanted
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import COLUMN_TYPES, Column, Dialect, Needs, read_queues
-from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
+from packhorse.stores.sql.keys import Holder, holder_of, take_keys
 from packhorse.stores.sql.lines import (
     ORDER_LINE,
     Keys,

@@ -12,12 +12,13 @@ from packhorse.core.lifecycle import CancelAnswer, cancel, cancel_lost, redrive_
 from packhorse.core.policies.journal import ran_once
 from packhorse.core.policies.lease import is_lost
 from packhorse.core.policies.retention import lifetimes
+from packhorse.core.policies.uniqueness import identities_of
 from packhorse.core.settlement import Verdict
-from packhorse.stores.plan import Plan, Steps, Wake, about_job, looking_for, planned
+from packhorse.stores.plan import Named, Plan, Steps, Wake, about_job, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
 from packhorse.stores.sql.dialect import Dialect, PlanLocks, read_queues
 from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
-from packhorse.stores.sql.keys import Holder, holder_of, identities_of, leave_ready, take_keys
+from packhorse.stores.sql.keys import Holder, holder_of, leave_ready, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.lines import Keys, advance_lines, join_lines, line_of, order_line_of
 from packhorse.stores.sql.ranks import Newcomer, rank_of
@@ -61,7 +62,7 @@ class SqlJobs:
         steps = partial(redrive_steps, self._dialect, job_ids, tenant, forget)
         if len(job_ids) != 1:
             return Plan("redrive", steps)
-        named = looking_for(
+        named = Named(
             job_ids[0], _UNKNOWN, lambda other: self.redrive((other,), tenant=tenant, forget=forget)
         )
         return Plan("redrive", steps, named=named)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from packhorse.core.job import JobStatus, NewJob
-from packhorse.core.policies.uniqueness import Identity, holds_idempotency_key, holds_unique_key
+from packhorse.core.policies.uniqueness import Identity, JobKey, holds_key, keys_wanted
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Dialect
-from packhorse.stores.sql.rows import STATUS, Extra, read_extra
+from packhorse.stores.sql.rows import STATUS, read_extra
 from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 
 
@@ -53,37 +53,11 @@ def last_holder(dialect: Dialect, kind: str, identity: Identity | None) -> Steps
 
 def holds(kind: str, holder: Holder, now_us: int) -> bool:
     """Whether the last job that took a key still holds it, by its own rule."""
-    extra, status, created_us = read_extra(holder.extra), STATUS[holder.status], holder.created_us
-    if kind == "unique":
-        rule = extra.unique
-        return rule is not None and holds_unique_key(
-            rule, status, created_us=created_us, now_us=now_us
-        )
-    same = extra.idempotency
-    return same is not None and holds_idempotency_key(
-        same, status, created_us=created_us, now_us=now_us
-    )
+    status, created_us = STATUS[holder.status], holder.created_us
+    return holds_key(kind, read_extra(holder.extra), status, created_us=created_us, now_us=now_us)
 
 
-def identities_of(tenant: str, task: str, extra: Extra) -> list[tuple[str, Identity]]:
-    """Return the keys of a stored job, with their kinds."""
-    found: list[tuple[str, Identity]] = []
-    if extra.unique is not None:
-        found.append(("unique", (tenant, task, extra.unique.key)))
-    if extra.idempotency is not None:
-        found.append(("idempotency", (tenant, task, extra.idempotency.key)))
-    return found
-
-
-def keys_wanted(job: NewJob) -> list[tuple[str, Identity]]:
-    """Return the keys of a job that is not stored yet, with their kinds."""
-    wants = Extra(unique=job.unique, idempotency=job.idempotency)
-    return identities_of(job.tenant, job.task, wants)
-
-
-def take_keys(
-    dialect: Dialect, job_id: str, identities: Sequence[tuple[str, Identity]]
-) -> Steps[None]:
+def take_keys(dialect: Dialect, job_id: str, identities: Sequence[JobKey]) -> Steps[None]:
     """Make a job the holder of its keys, and drop a job stashed behind the last holder."""
     for kind, identity in identities:
         if kind == "unique":

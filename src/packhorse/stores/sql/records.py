@@ -26,7 +26,7 @@ from packhorse.core.policies.records import (
 from packhorse.errors import StoreCopied
 from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page
-from packhorse.stores.sql.dialect import Dialect, PlanLocks
+from packhorse.stores.sql.dialect import Dialect, PlanLocks, read_queues
 from packhorse.stores.sql.rows import CODE, STATUS, json_text
 from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 from packhorse.stores.sql.submit import admit_each
@@ -211,7 +211,8 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks)
     """
     locks.go_alone()
     now_us: int = yield NOW
-    dead = rejected(job, refused.code, refused.reason, now_us)
+    queues = yield from read_queues(dialect, [job.queue])
+    dead = rejected(job, refused.code, refused.reason, now_us, queues[job.queue].settings)
     [answer] = yield from carry_in_steps(dialect, (dead,))
     member = member_of(job.options)
     if member is None or answer is not CarryAnswer.CARRIED:

@@ -83,11 +83,12 @@ def release_unknown(dialect: Dialect, worker: str, known: set[tuple[str, int]]) 
 
 def read_orphan(row: Sequence[Any], now_us: int) -> Orphan:
     """Return an orphan from its row."""
-    job_id, fence, crashes, lone_crashes, alone, worker, lost_us, options = row
+    job_id, fence, crashes, lone_crashes, alone, worker, lost_us, options, settings = row
     wished = read_options(options)
-    max_crashes = None if wished is None else wished.max_crashes
     return Orphan(
-        job_id, fence, crashes, lone_crashes, bool(alone), worker, lost_us, now_us, max_crashes
+        *(job_id, fence, crashes, lone_crashes, bool(alone), worker, lost_us, now_us),
+        max_crashes=None if wished is None else wished.max_crashes,
+        retention=retention_of(settings),
     )
 
 

@@ -19,11 +19,11 @@ from packhorse.core.policies.journal import (
     JournalLine,
 )
 from packhorse.core.policies.records import Add, Put, Record, Remove
-from packhorse.core.policies.retention import DAY_US
+from packhorse.core.policies.retention import DAY_US, Retention
 from packhorse.core.settlement import SettlementKind
 from packhorse.errors import ConfigError, PayloadError
 from packhorse.stores.records import Changed, RefusedJob
-from packhorse.stores.requests import RedriveAnswer
+from packhorse.stores.requests import QueueSettings, RedriveAnswer
 from packhorse.testing.conformance.journaling import BATCH, journal, member, told
 from packhorse.testing.conformance.samples import new_job, settlement_of
 from packhorse.testing.conformance.trial import EVERYTHING, Trial
@@ -190,6 +190,19 @@ class TestFolding:
 
         assert redrive(trial, "heavy") is RedriveAnswer.REDRIVEN
         assert told(trial)[-1] == ("heavy", JobStatus.QUEUED, JobStatus.DEAD)
+
+    def test_a_member_that_is_refused_is_a_dead_letter_of_its_queue(self, trial: Trial) -> None:
+        kept = Retention(dead_us=SECOND_US)
+        trial.declare(QueueSettings("mail", dead_letter="shelf", retention=kept))
+        job = member("binary", payload=b"\xff", queue="mail")
+
+        trial.run(trial.store.records.change([Put(_HEAD, b"1")], jobs=[job]))
+
+        assert trial.record("binary").dead_letter == "shelf"
+        trial.advance_us(SECOND_US)
+        trial.run(trial.store.records.change([Remove(_HEAD)]))
+        assert trial.run(trial.store.upkeep.prune(limit=10)) == 1
+        assert trial.find("binary") is None
 
     def test_a_member_may_follow_in_the_same_fold(self, trial: Trial) -> None:
         trial.finish(member("a"))

@@ -9,6 +9,7 @@ import pytest
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import Counters, DeadReason, JobOptions, JobStatus, RetryRule
 from packhorse.core.lifecycle import (
+    HOLD_GRACE_US,
     MAX_CRASHES_DEFAULT,
     JobRules,
     Orphan,
@@ -82,6 +83,20 @@ class TestOrphans:
         orphan = trial.orphans()[job.id]
         assert (orphan.worker, orphan.lost_us) == (ANNA, limit_us)
         assert list(trial.orphans(ANNA)) == [job.id]
+
+    def test_a_job_is_held_no_longer_than_its_deadline_allows(self, trial: Trial) -> None:
+        deadline_us = trial.now_us() + SECOND_US
+        limit_us = hold_until_us(trial.now_us(), TIMEOUT_US, deadline_us)
+        job = trial.take(new_job(deadline_us=deadline_us), worker=ANNA)
+        trial.advance_us(limit_us - 1 - trial.now_us())
+        trial.renew(ANNA)
+        assert trial.orphans() == {}
+
+        trial.advance_us(1)
+
+        assert trial.orphans()[job.id].lost_us == limit_us == deadline_us + HOLD_GRACE_US
+        trial.rescue()
+        assert trial.record(job.id).dead_reason is DeadReason.EXPIRED
 
     def test_a_hold_moves_along_with_the_clock_when_its_holder_saw_that_set(
         self, trial: Trial

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import TERMINAL, JobStatus
+from packhorse.core.job import TERMINAL, JobOptions, JobStatus
 from packhorse.core.policies.retention import DAY_US, GHOST_US, Retention, is_ghost, may_prune
 from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.requests import QueueSettings
@@ -120,6 +120,27 @@ class TestPruning:
         assert _prune(trial) == 1
         assert trial.find("mail") is None
         assert trial.status("plain") is JobStatus.DEAD
+
+    @pytest.mark.parametrize("ended", [JobStatus.DEAD, JobStatus.CANCELLED])
+    def test_a_job_that_ends_by_its_rescue_lives_as_its_queue_says(
+        self, trial: Trial, ended: JobStatus
+    ) -> None:
+        kept = Retention(finished_us=SECOND_US, dead_us=SECOND_US)
+        trial.declare(QueueSettings("mail", retention=kept))
+        options = JobOptions(max_crashes=0)
+        trial.submit(*(new_job(queue, queue=queue, options=options) for queue in ("mail", "plain")))
+        trial.claim(queues=("mail", "plain"))
+        if ended is JobStatus.CANCELLED:
+            for queue in ("mail", "plain"):
+                trial.run(trial.store.jobs.cancel(queue))
+        trial.let_lease_expire()
+        trial.rescue(ANNA)
+
+        trial.advance_us(SECOND_US)
+
+        assert _prune(trial) == 1
+        assert trial.find("mail") is None
+        assert trial.status("plain") is ended
 
     @pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL))
     def test_a_job_that_is_not_finished_is_never_removed(

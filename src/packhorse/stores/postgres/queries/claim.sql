@@ -7,7 +7,8 @@ handed as (
     set
         status = {status.processing}, lane = {lane.held}, blocked_by = null, fence = fence + 1,
         worker = :worker, alone = :alone, started_us = :now, updated_us = :now,
-        hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
+        hold_us = :grace_us
+            + least(:now + coalesce(timeout_us, :default_timeout_us), deadline_us)
     where job.ctid = any(array(select row from picked))
     returning job.rank, job.place, <handed_columns>
 )
@@ -100,7 +101,7 @@ handed as (
     update {jobs} as job set
         status = {status.processing}, lane = {lane.held}, fence = fence + 1, worker = :worker,
         alone = false, started_us = survey.now_us, updated_us = survey.now_us,
-        hold_us = survey.now_us + coalesce(timeout_us, :default_timeout_us) + :grace_us
+        hold_us = :grace_us + least(survey.now_us + coalesce(timeout_us, :default_timeout_us), deadline_us)
     from survey
     where job.ctid = any(array(select row from picked))
     returning <handed_columns>, job.rank, job.place

@@ -41,8 +41,9 @@ select
         end,
         job.hold_us
     ) as lost_us,
-    job.options
+    job.options, queue.settings
 from {jobs} as job
 left join {workers} as worker on worker.worker = job.worker
+left join {queues} as queue on queue.name = job.queue
 where job.seq = any(array(select seq from lost order by seq limit :limit))
 order by job.seq + 0

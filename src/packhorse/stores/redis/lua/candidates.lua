@@ -288,13 +288,13 @@ local function next_fence(fence)
   return clock.given and fence + 1 or math.max(fence + 1, clock.now)
 end
 
-local function hold_until_us(timeout)
-  return clock.now + timeout + POLICY.HOLD_GRACE_US
+local function hold_until_us(timeout, deadline)
+  return math.min(clock.now + timeout, deadline or math.huge) + POLICY.HOLD_GRACE_US
 end
 
 -- Change a job to one that a worker holds.
 function candidates.hold(job, worker, default_timeout)
   job.status, job.updated_us, job.started_us, job.worker = PROCESSING, clock.now, clock.now, worker
   job.fence, job.alone = next_fence(job.fence), nil
-  job.hold_until_us = hold_until_us(job.timeout_us or default_timeout)
+  job.hold_until_us = hold_until_us(job.timeout_us or default_timeout, job.deadline_us)
 end

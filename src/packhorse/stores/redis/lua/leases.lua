@@ -119,7 +119,7 @@ return {clock.now, gone}
 -- script: orphans
 -- Reads processing jobs that their worker has lost: those held for too long by any worker, and those
 -- of the named workers whose lease is gone. The instant, and of each job what its rescue needs.
--- needs: jobs
+-- needs: settle
 local limit, named, found = tonumber(ARGV[2]), {}, {}
 for at = 3, #ARGV do
   named[ARGV[at]] = true
@@ -131,9 +131,11 @@ local function look(worker, expires, until_us)
   for _, id in ipairs(held) do
     local job = jobs.load(id)
     local definition = jobs.definition(id)
+    local finished_us, dead_us = settle.lifetimes(job.queue)
     found[#found + 1] = {
       job.sequence, id, job.fence, job.crashes, job.lone_crashes, job.alone and 1 or 0, worker,
       keys.number(job.hold_until_us), expires, definition[DEFINITION.options] or false,
+      finished_us or false, dead_us or false,
     }
   end
 end

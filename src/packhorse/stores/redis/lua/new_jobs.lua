@@ -53,21 +53,6 @@ function new_jobs.enter(new, sequence, place, ready)
   return job
 end
 
--- Store a refused member as a dead letter, with a line in the journal; `due` is "!" and the error.
-function new_jobs.reject(new)
-  if redis.call('EXISTS', keys.job(new[NEW.id])) == 1 then
-    return -- its id belongs to another job
-  end
-  local error = string.sub(new[NEW.due], 2)
-  new[NEW.due] = '+0'
-  local job = new_jobs.enter(new, places.numbers(1), nil, false)
-  index.leave(job)
-  job.status, job.dead_reason, job.finished_us = DEAD, DEAD_REASON.REJECTED, clock.now
-  index.enter(job)
-  journal.ended(job, journal.member(job), PENDING)
-  jobs.save(job, FIELD.error, error)
-end
-
 -- Submit the job that was stashed until the holder of its key ended. It was admitted when it came, so
 -- neither depth nor a closed queue refuses it now.
 function new_jobs.unstash(ended)

@@ -101,6 +101,18 @@ local function refused_members(given)
   return #reply > 1 and reply or nil
 end
 
+-- Store a refused member as a dead letter; `due` is "!" and the error.
+local function reject(new)
+  if redis.call('EXISTS', keys.job(new[NEW.id])) == 1 then
+    return -- its id belongs to another job
+  end
+  local error = string.sub(new[NEW.due], 2)
+  new[NEW.due] = '+0'
+  local job = new_jobs.enter(new, places.numbers(1), nil, false)
+  settle.finish_waiting(job, DEAD, DEAD_REASON.REJECTED)
+  jobs.save(job, FIELD.error, error)
+end
+
 local copied = redis.call('GET', tag .. KEY.copied)
 if copied then
   return {'copied', copied}
@@ -142,7 +154,7 @@ if ARGV[3] ~= ARGV[2] then
 end
 local reply = submit_reply(store())
 for _, new in ipairs(rejected) do
-  new_jobs.reject(new)
+  reject(new)
 end
 index.flush()
 return reply

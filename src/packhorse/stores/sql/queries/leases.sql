@@ -54,9 +54,10 @@ select
         end,
         job.hold_us
     ) as lost_us,
-    {options job}
+    {options job}, queue.settings
 from {jobs} as job
 left join {workers} as worker on worker.worker = job.worker
+left join {queues} as queue on queue.name = job.queue
 where
     job.lane = {lane.held}
     and (

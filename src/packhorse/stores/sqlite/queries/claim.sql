@@ -5,7 +5,10 @@ set
     status = {status.processing}, lane = {lane.held}, fence = fence + 1, worker = :worker,
     alone = :alone,
     started_us = :now, updated_us = :now,
-    hold_us = :now + coalesce(timeout_us, :default_timeout_us) + :grace_us
+    hold_us = :grace_us + coalesce(
+        min(:now + coalesce(timeout_us, :default_timeout_us), deadline_us),
+        :now + coalesce(timeout_us, :default_timeout_us)
+    )
 where seq in (select value from json_each(:seqs))
 
 -- name: claim_candidates_of_tasks
