@@ -19,7 +19,6 @@ FOLDER = PACKAGE / "lua"
 FILES = sorted(file.name for file in FOLDER.iterdir())
 SCRIPTS = sorted(name.split()[1] for name in sections() if name.startswith("script "))
 FAST = sorted(name.split()[1] for name in sections() if name.startswith("fast "))
-CALL = "local call = redis.call\n"
 NEEDS = re.compile(r"^-- needs: (.*)$", re.MULTILINE)
 
 
@@ -54,16 +53,16 @@ def test_a_script_carries_no_lines_that_only_people_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_fast_route_is_left_out_on_request(name: str) -> None:
-    general = loaded(name, fast=False).text.removeprefix(CALL)
+    general = loaded(name, fast=False).text
 
-    assert loaded(name).text.startswith(f"{CALL}do\n")
+    assert loaded(name).text.startswith("do\n")
     assert loaded(name).text.endswith(f"\nend\n{general}")
     assert not general.startswith("do\n")
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_fast_route_is_loaded_with_what_it_uses_and_no_more(name: str) -> None:
-    general = loaded(name, fast=False).text.removeprefix(CALL)
+    general = loaded(name, fast=False).text
     route = loaded(name).text.removesuffix(general)
     defined = re.findall(r"^(?:local )?function ([\w.]+)\(", route, re.MULTILINE)
 
@@ -74,7 +73,7 @@ def test_a_fast_route_is_loaded_with_what_it_uses_and_no_more(name: str) -> None
 
 
 def test_a_fast_submit_defines_nothing_for_the_head_of_a_line_unless_it_changes() -> None:
-    every_time, _ = loaded("submit").text.split("call('ZRANK'", 1)
+    every_time, _ = loaded("submit").text.split("redis.call('ZRANK'", 1)
 
     assert "keys_line" in every_time
     assert "lines_place" not in every_time

@@ -85,8 +85,7 @@ def loaded(name: str, *, fast: bool = True) -> LoadedScript:
     text = _with_needs(sections()[f"script {name}"], set())
     if fast and f"fast {name}" in sections():
         text = f"do\n{_fast_route(name)}end\n{text}"
-    # A local name is found faster than a field of a global table.
-    text = f"local call = redis.call\n{_with_constants(text)}".replace("redis.call(", "call(")
+    text = _with_constants(text)
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return LoadedScript(text, digest)
 
