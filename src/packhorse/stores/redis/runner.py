@@ -58,11 +58,7 @@ class Runner:
             steps, reply = _steps(plan, again=last), None
             try:
                 while True:
-                    step, repairs = steps.send(reply), 0
-                    reply = yield self._request(step)
-                    while isinstance(reply, ReplyError):
-                        repairs += 1
-                        reply = yield self._repaired(step, reply, repairs)
+                    reply = yield from self._asked(steps.send(reply))
             except StopIteration as finished:
                 answer: T = finished.value
                 return answer
@@ -70,6 +66,13 @@ class Runner:
                 if last or not _may_repeat(plan, error):
                     raise translated(error, self._settings.label, writes=plan.writes) from error
         raise AssertionError("the second time is the last")
+
+    def _asked(self, step: object) -> Generator[bytes, Any, Any]:
+        reply, repairs = (yield self._request(step)), 0
+        while isinstance(reply, ReplyError):
+            repairs += 1
+            reply = yield self._repaired(step, reply, repairs)
+        return reply
 
     def _request(self, step: object) -> bytes:
         """The request for a step."""
