@@ -55,21 +55,29 @@ def test_a_script_carries_no_lines_that_only_people_read(name: str) -> None:
 def test_a_fast_route_is_left_out_on_request(name: str) -> None:
     general = loaded(name, fast=False).text
 
+    assert loaded(name).text.startswith("do\n")
     assert loaded(name).text.endswith(f"\nend\n{general}")
     assert not general.startswith("do\n")
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_fast_route_is_loaded_with_what_it_uses_and_no_more(name: str) -> None:
-    route = loaded(name).text.removesuffix(loaded(name, fast=False).text)
+    general = loaded(name, fast=False).text
+    route = loaded(name).text.removesuffix(general)
     defined = re.findall(r"^(?:local )?function ([\w.]+)\(", route, re.MULTILINE)
 
     used = re.findall(r"\w+(?:\.\w+)*", route)
 
-    assert route.startswith("do\n")
-    assert route.endswith("\nend\n")
     assert "keys_job" in defined
     assert [each for each in defined if used.count(each) < 2] == []
+
+
+def test_a_fast_submit_defines_nothing_for_the_head_of_a_line_unless_it_changes() -> None:
+    every_time, _ = loaded("submit").text.split("redis.call('ZRANK'", 1)
+
+    assert "keys_line" in every_time
+    assert "lines_place" not in every_time
+    assert "signatures" not in every_time
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -129,9 +129,7 @@ class RedisConnection:
         self.sock.close()  # no ResourceWarning if a process ends without closing its store
 
 
-def dial(
-    settings: RedisSettings, address: Address, *, patience_s: float | None = None
-) -> RedisConnection:
+def dial(settings: RedisSettings, address: Address, patience_s: float | None) -> RedisConnection:
     """A new connection, greeted, with its database chosen; with `patience_s`, made faster."""
     made = _connection(settings, address, patience_s)
     try:
@@ -227,7 +225,7 @@ class Route:
         self._owner = None if settings.cluster else settings.addresses[0]
         self._known = settings.addresses
 
-    def open(self, *, patience_s: float | None = None) -> RedisConnection:
+    def open(self, patience_s: float | None = None) -> RedisConnection:
         """A connection to the server that holds the namespace."""
         generation, owner = self.generation, self._owner
         connection = None if owner is None else self._dialled(owner, patience_s)
@@ -263,7 +261,7 @@ class Route:
     def _dialled(self, owner: Address, patience_s: float | None) -> RedisConnection | None:
         """A connection to the owner; None when there are other nodes to ask first."""
         try:
-            return dial(self._settings, owner, patience_s=patience_s)
+            return dial(self._settings, owner, patience_s)
         except Lost:
             if not self._settings.cluster:
                 raise
@@ -276,12 +274,12 @@ class Route:
         trouble: Exception | None = None
         for address in self._known[:_NODES_MAX]:
             try:
-                connection = dial(self._settings, address, patience_s=patience_s)
+                connection = dial(self._settings, address, patience_s)
                 owner = self._asked(connection)
                 if owner == address:
                     return connection
                 connection.close()
-                return dial(self._settings, owner, patience_s=patience_s)
+                return dial(self._settings, owner, patience_s)
             except Lost as error:
                 trouble = error
         raise trouble or Lost("no node of the cluster is known", sent=False)

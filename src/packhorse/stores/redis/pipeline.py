@@ -227,26 +227,18 @@ class SocketStream:
         self._loop = loop
         self._replied = replied
         self._lost = lost
-        self._unsent = bytearray()
+        self._unsent: deque[memoryview] = deque()
         self._open = True
         connection.sock.setblocking(False)
         self._loop.add_reader(connection.sock, self._read)
 
     def send(self, request: bytes) -> None:
         """Send now what the socket takes, and the rest when it takes more."""
-        if self._unsent:
-            self._unsent += request
-            return
-        try:
-            sent = self._connection.sock.send(request)
-        except _NOT_NOW:
-            sent = 0
-        except OSError as error:
-            self._end(f"the connection broke ({error})")
-            return
-        if sent < len(request):
-            self._unsent += memoryview(request)[sent:]
-            self._loop.add_writer(self._connection.sock, self._send_rest)
+        self._unsent.append(memoryview(request))
+        if len(self._unsent) == 1:
+            self._send_first()
+            if self._unsent and self._open:
+                self._loop.add_writer(self._connection.sock, self._send_rest)
 
     def pump(self, patience_s: float) -> bool:
         """Wait for replies and handle them, here and now; False when none came in time."""
@@ -268,16 +260,21 @@ class SocketStream:
         self._connection.close()
 
     def _send_rest(self) -> None:
+        self._send_first()
+        if not self._unsent:
+            self._loop.remove_writer(self._connection.sock)
+
+    def _send_first(self) -> None:
         try:
-            sent = self._connection.sock.send(self._unsent)
+            sent = self._connection.sock.send(self._unsent[0])
         except _NOT_NOW:
             return
         except OSError as error:
             self._end(f"the connection broke ({error})")
             return
-        del self._unsent[:sent]
-        if not self._unsent:
-            self._loop.remove_writer(self._connection.sock)
+        self._unsent[0] = self._unsent[0][sent:]  # no copy
+        if not self._unsent[0]:
+            self._unsent.popleft()
 
     def _read(self) -> None:
         if not self._open:  # asked to read once more, and closed since

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -31,14 +31,9 @@ class RedisQueues:
     def declare(self, queues: Sequence[QueueSettings]) -> Steps[tuple[QueueSettings | None, ...]]:
         args: list[Argument] = []
         for settings in queues:
-            yield from _index_waiting(settings)
             args += (settings.name, _text(settings), _text(QueueSettings(settings.name)))
-        reply = yield Script("declare", args)
-        _refuse_clash(reply, "no declaration was kept")
-        for settings in queues:
-            yield from _weigh_waiting(settings)
-        yield from _reopen()
-        return tuple(_read_queue(text) if text else None for text in reply[1:])
+        before = yield from _change("declare", args, queues)
+        return tuple(_read_queue(text) if text else None for text in before)
 
     @planned()
     def declare_tasks(
@@ -54,15 +49,10 @@ class RedisQueues:
 
     @planned()
     def override(self, queue: str, settings: QueueSettings | None) -> Steps[bool]:
-        if settings is not None:
-            yield from _index_waiting(settings)
         text = b"" if settings is None else _text(settings)
-        reply = yield Script("override", [queue, text, _text(QueueSettings(queue))])
-        _refuse_clash(reply, "no declaration was kept")
-        if settings is not None:
-            yield from _weigh_waiting(settings)
-        yield from _reopen()
-        return bool(reply[1])
+        args: list[Argument] = [queue, text, _text(QueueSettings(queue))]
+        (changed,) = yield from _change("override", args, () if settings is None else (settings,))
+        return bool(changed)
 
     def pause(
         self, queue: str, *, paused: bool, key: str | None = None, tenant: str | None = None
@@ -122,20 +112,27 @@ def _changed(script: str, args: list[Argument]) -> Steps[bool]:
     return bool(reply)
 
 
-def _index_waiting(settings: QueueSettings) -> Steps[None]:
-    """A queue that drops must know its least urgent job; others do not pay for that."""
-    if settings.on_full != "drop":
-        return
+def _change(
+    script: str, args: Sequence[Argument], queues: Sequence[QueueSettings]
+) -> Steps[Sequence[Any]]:
+    """Change settings of queues with a script, and the indexes of those that drop or weigh jobs."""
+    for settings in queues:
+        if settings.on_full == "drop":  # it must know its least urgent job before
+            yield from _look_at_waiting(settings, "sheds")
+    reply: list[Any] = yield Script(script, args)
+    if reply[0] != b"ok":
+        _refuse(*(each.decode() for each in reply))
+    for settings in queues:
+        if settings.max_bytes is not None:
+            yield from _look_at_waiting(settings, "weighed")
+    yield from _reopen()
+    return reply[1:]
+
+
+def _look_at_waiting(settings: QueueSettings, flag: str) -> Steps[None]:
     after: Any = b"0"
     while after:
-        after = yield Script("index_waiting", [settings.name, after])
-
-
-def _weigh_waiting(settings: QueueSettings) -> Steps[None]:
-    """Count the jobs that a bound by bytes finds there."""
-    after: Any = b"0" if settings.max_bytes is not None else b""
-    while after:
-        after = yield Script("weigh_waiting", [settings.name, after])
+        after = yield Script("look_at_waiting", [flag, settings.name, after])
 
 
 def _reopen() -> Steps[None]:
@@ -146,18 +143,16 @@ def _reopen() -> Steps[None]:
             return
 
 
-def _refuse_clash(reply: Sequence[Any], consequence: str) -> None:
-    if reply[0] == b"older":
+def _refuse(word: str, name: str, shelf: str = "") -> NoReturn:
+    if word == "older":
         raise SchemaOutOfDate(
-            f"worker {reply[1].decode()} is of a release that knows no bounds by bytes, and would "
-            f"end jobs uncounted; {consequence}: upgrade or stop it first"
+            f"worker {name} is of a release that knows no bounds by bytes, and would end jobs "
+            "uncounted; no declaration was kept: upgrade or stop it first"
         )
-    if reply[0] == b"clash":
-        queue, shelf = reply[1].decode(), reply[2].decode()
-        raise ConfigError(
-            f"{shelf!r} is declared as a queue and as the dead-letter shelf of "
-            f"queue {queue!r}; {consequence}: rename one of the two"
-        )
+    raise ConfigError(
+        f"{shelf!r} is declared as a queue and as the dead-letter shelf of queue {name!r}; no "
+        "declaration was kept: rename one of the two"
+    )
 
 
 def _settings(rows: Sequence[bytes]) -> Mapping[str, QueueSettings]:

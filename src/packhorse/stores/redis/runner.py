@@ -11,9 +11,11 @@ longer hold when it is repeated: ids are new only once. So a repeat runs the pla
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock
+from packhorse.core.generators import adrive, drive
 from packhorse.errors import StoreError
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.redis.connection import Route, pack, pack_large
@@ -38,31 +40,25 @@ class Runner:
 
     def __init__(self, settings: RedisSettings, route: Route, clock: Clock | None) -> None:
         self._settings = settings
+        self._tag = settings.tag
         self._route = route
         self._clock = clock
 
     def run(self, plan: Plan[T], pool: ConnectionPool) -> T:
         """Run a plan in the caller's thread."""
-        for last in (False, True):
-            steps, reply = _steps(plan, again=last), None
-            try:
-                while True:
-                    reply = self._ask(pool, steps.send(reply))
-            except StopIteration as finished:
-                answer: T = finished.value
-                return answer
-            except (Lost, ReplyError, UnicodeError) as error:
-                if last or not _may_repeat(plan, error):
-                    raise translated(error, self._settings.label, writes=plan.writes) from error
-        raise AssertionError("the second time is the last")
+        return drive(self._requests(plan), pool.ask)
 
     async def arun(self, plan: Plan[T], line: SharedConnection) -> T:
         """Run a plan on an event loop."""
+        return await adrive(self._requests(plan), line.ask)
+
+    def _requests(self, plan: Plan[T]) -> Generator[bytes, Any, T]:
+        """The requests of a plan, each sent its reply."""
         for last in (False, True):
             steps, reply = _steps(plan, again=last), None
             try:
                 while True:
-                    reply = await self._aask(line, steps.send(reply))
+                    reply = yield from self._asked(steps.send(reply))
             except StopIteration as finished:
                 answer: T = finished.value
                 return answer
@@ -71,18 +67,11 @@ class Runner:
                     raise translated(error, self._settings.label, writes=plan.writes) from error
         raise AssertionError("the second time is the last")
 
-    def _ask(self, pool: ConnectionPool, step: object) -> Any:
-        reply, repairs = pool.ask(self._request(step)), 0
+    def _asked(self, step: object) -> Generator[bytes, Any, Any]:
+        reply, repairs = (yield self._request(step)), 0
         while isinstance(reply, ReplyError):
             repairs += 1
-            reply = pool.ask(self._repaired(step, reply, repairs))
-        return reply
-
-    async def _aask(self, line: SharedConnection, step: object) -> Any:
-        reply, repairs = await line.ask(self._request(step)), 0
-        while isinstance(reply, ReplyError):
-            repairs += 1
-            reply = await line.ask(self._repaired(step, reply, repairs))
+            reply = yield self._repaired(step, reply, repairs)
         return reply
 
     def _request(self, step: object) -> bytes:
@@ -95,7 +84,7 @@ class Runner:
 
     def _script(self, step: Script, command: str, script: str) -> bytes:
         command_of = pack_large if step.large else pack
-        return command_of((command, script, 1, self._settings.tag, self._now(), *step.args))
+        return command_of((command, script, 1, self._tag, self._now(), *step.args))
 
     def _now(self) -> int | str:
         return "" if self._clock is None else self._clock.now_us()

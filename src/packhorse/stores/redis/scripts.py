@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -36,14 +35,16 @@ _TABLE: Final = re.compile(
 )
 _ENTRY: Final = re.compile(r"(?P<name>\w+) = (?P<value>'[^']*'|\d+)")
 _CONSTANT: Final = re.compile(r"\b[A-Z_]+\.\w+")
-#: A function or a table of several lines.
+#: A function or a table of several lines, or locals that are given values without a call.
 _DEFINITION: Final = re.compile(
-    r"(?ms)^(?:(?:local )?function |local (?=\w+ = \{\n))(?P<name>[\w.]+).*?^(?:end|\})\n"
+    r"(?ms)^local (?:(?:function )?(?P<name>\w+)(?:\(| = \{\n).*?^(?:end|\})\n"
+    r"|(?P<values>\w+(?:, \w+)*) = [^()\n]*[^()\n{]\n)"
 )
-#: A member of a table, such as a library's function `keys.job`.
+#: A function of a library's table, such as `keys.job`.
+_FUNCTION: Final = re.compile(r"(?m)^function (\w+\.\w+)")
 _MEMBER: Final = re.compile(r"\b\w+\.\w+\b")
-#: Locals that are given values without a call, on one line.
-_LOCALS: Final = re.compile(r"^local (?P<names>\w+(?:, \w+)*) = [^()\n]*[^()\n{]\n", re.MULTILINE)
+#: Between a library and the piece of a fast route that needs it, and the next library.
+_PIECE: Final = "\0"
 #: Comments on lines of their own; others may be part of a text.
 _COMMENT: Final = re.compile(r"^\s*(?:--.*)?\n", re.MULTILINE)
 
@@ -83,9 +84,8 @@ def loaded(name: str, *, fast: bool = True) -> LoadedScript:
     """The script of this name, with its fast route and all libraries it needs."""
     text = _with_needs(sections()[f"script {name}"], set())
     if fast and f"fast {name}" in sections():
-        text = f"do\n{_used_part(_with_needs(sections()[f'fast {name}'], set()))}end\n{text}"
-    text = _TABLE.sub("", text)
-    text = _CONSTANT.sub(lambda use: _constants()[use[0]], text)
+        text = f"do\n{_fast_route(name)}end\n{text}"
+    text = _with_constants(text)
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return LoadedScript(text, digest)
 
@@ -104,25 +104,44 @@ def _with_needs(text: str, known: set[str]) -> str:
     return _COMMENT.sub("", _NEEDS.sub(libraries, text))
 
 
-def _used_part(text: str) -> str:
-    """Drop functions, tables and values that the text does not use: each costs every call time.
+def _fast_route(name: str) -> str:
+    """A fast route; what it uses of its libraries comes where it is first needed.
 
-    Functions of a library's table become local functions for the same reason.
+    Each function that a script defines costs every call time. For the same reason functions of a
+    library's table, such as `keys.job`, become local ones.
     """
-    definitions = {found["name"]: found[0] for found in _DEFINITION.finditer(text)}
-    used, looked_at = set[str](), [_DEFINITION.sub("", text)]
+    known: set[str] = set()
+    _, *pieces = _NEEDS.split(sections()[f"fast {name}"])
+    pieces[::2] = [_with_needs(f"-- needs: {each}\n", known) for each in pieces[::2]]
+    text = _COMMENT.sub("", _with_constants(_PIECE.join(pieces)))
+    members = set(_FUNCTION.findall(text))
+    text = _MEMBER.sub(lambda use: use[0].replace(".", "_") if use[0] in members else use[0], text)
+    pieces, offered = re.sub(r"(?m)^function ", "local function ", text).split(_PIECE), ""
+    for at in range(0, len(pieces), 2):
+        pieces[at], offered = _used_part(offered + pieces[at], pieces[at + 1])
+    return "".join(pieces)
+
+
+def _used_part(library: str, route: str) -> tuple[str, str]:
+    """What a route uses of a library, and the definitions that it does not use."""
+    definitions = [(each[0], _names(each)) for each in _DEFINITION.finditer(library)]
+    used, looked_at = set[str](), [_DEFINITION.sub("", library) + route]
     while looked_at:
-        found = definitions.keys() & set(re.findall(r"\w+(?:\.\w+)*", looked_at.pop())) - used
-        used |= found
-        looked_at += [definitions[name] for name in found]
-    text = _DEFINITION.sub(lambda each: each[0] if each["name"] in used else "", text)
-    text = _MEMBER.sub(lambda each: each[0].replace(".", "_") if each[0] in used else each[0], text)
-    text = re.sub(r"(?m)^function ", "local function ", text)
-    words = Counter(re.findall(r"\w+", text))
-    return _LOCALS.sub(
-        lambda each: each[0] if any(words[name] > 1 for name in each["names"].split(", ")) else "",
-        text,
-    )
+        words = set(re.findall(r"\w+", looked_at.pop())) - used
+        for text, names in definitions:
+            if names & words:
+                used |= names
+                looked_at.append(text)
+    part = _DEFINITION.sub(lambda each: each[0] if _names(each) & used else "", library)
+    return part, "".join([text for text, names in definitions if not names & used])
+
+
+def _names(definition: re.Match[str]) -> set[str]:
+    return set((definition["name"] or definition["values"]).split(", "))
+
+
+def _with_constants(text: str) -> str:
+    return _CONSTANT.sub(lambda use: _constants()[use[0]], _TABLE.sub("", text))
 
 
 @cache

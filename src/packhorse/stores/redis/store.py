@@ -59,7 +59,7 @@ class RedisStore:
         self._left_to_parent: list[object] = []
         self._checked = False
         self._lines: dict[asyncio.AbstractEventLoop, SharedConnection] = {}
-        self.wakeups = RedisWakeups(settings.tag, self._listening)
+        self.wakeups = RedisWakeups(settings.tag, self._route.open)
         self._set_up()
         at_fork(self.after_fork_in_child)
 
@@ -126,9 +126,6 @@ class RedisStore:
 
     def _outdated(self, connection: RedisConnection) -> bool:
         return connection.generation != self._route.generation
-
-    def _listening(self, patience_s: float | None) -> RedisConnection:
-        return self._route.open(patience_s=patience_s)
 
     def _connect(self) -> RedisConnection:
         """Connect, and check once that the server has a key layout we know."""

@@ -51,11 +51,6 @@ function attachments.keep(job, number, bytes, definition, ...)
   jobs.save(job, FIELD.attached, number, FIELD.attached_bytes, bytes, ...)
 end
 
--- What a job must be given before something is attached to it: a definition that says so.
-function attachments.unmarked(id)
-  return redis.call('HGET', keys.job(id), FIELD.definition)
-end
-
 -- Read the values to attach to a job from the arguments: id, fence, the definition that marks it or
 -- "", how many values, and each; where the next one begins comes second. Without a job: it is stale.
 function attachments.given(at)
@@ -95,7 +90,7 @@ while at <= #ARGV do
     return {'full', given.id}
   elseif given.unmarked then
     marks[#marks + 1] = given.id
-    marks[#marks + 1] = attachments.unmarked(given.id)
+    marks[#marks + 1] = redis.call('HGET', keys.job(given.id), FIELD.definition)
   end
   all[#all + 1] = given
 end
@@ -118,8 +113,8 @@ return kept
 -- the sender's number or "".
 -- Answer: "delivered", "finished", "full", "unknown", or "mark" and the definition to be marked.
 -- needs: attachments
-local job = jobs.load(ARGV[2])
-if not job or (ARGV[3] == '1' and signatures.read(job.signature).tenant ~= ARGV[4]) then
+local job = jobs.seen(ARGV[2], ARGV[3], ARGV[4])
+if not job then
   return {'unknown'}
 elseif ARGV[11] ~= '' and redis.call('HEXISTS', keys.job(job.id), FIELD.delivery .. ARGV[11]) == 1 then
   return {'delivered'}
@@ -128,7 +123,7 @@ elseif TERMINAL[job.status] then
 end
 local number, bytes = attachments.size(job.id)
 if not number and ARGV[8] == '' then
-  return {'mark', attachments.unmarked(job.id)}
+  return {'mark', redis.call('HGET', keys.job(job.id), FIELD.definition)}
 end
 local name, value = ARGV[9], ARGV[10]
 local known = redis.call('HMGET', keys.job(job.id), FIELD.signals .. name, FIELD.delivered, FIELD.waits)
@@ -155,8 +150,5 @@ return {'delivered'}
 -- script: attachments
 -- Arguments: as of `deliver` up to the tenant. Answer: the state and all fields of the job, or nothing.
 -- needs: jobs
-local job = jobs.load(ARGV[2])
-if not job or (ARGV[3] == '1' and signatures.read(job.signature).tenant ~= ARGV[4]) then
-  return false
-end
-return redis.call('HGETALL', keys.job(job.id))
+local job = jobs.seen(ARGV[2], ARGV[3], ARGV[4])
+return job and redis.call('HGETALL', keys.job(job.id)) or false

@@ -22,8 +22,8 @@ return verdicts
 -- Arguments: job id; 1 if only a tenant's jobs are known to the caller, else 0; that tenant.
 -- Answer: "cancelled", "flagged", "finished" or "unknown".
 -- needs: settle
-local job = jobs.load(ARGV[2])
-if not job or (ARGV[3] == '1' and signatures.read(job.signature).tenant ~= ARGV[4]) then
+local job = jobs.seen(ARGV[2], ARGV[3], ARGV[4])
+if not job then
   return 'unknown'
 elseif TERMINAL[job.status] then
   return 'finished'
@@ -56,10 +56,6 @@ local function superseded(job, unique, idempotency)
   local one = unique and uniqueness.unique(unique)
   local other = idempotency and uniqueness.idempotency(idempotency)
   return (one and one.id ~= job.id) or (other and other.id ~= job.id)
-end
-
-local function redrive_allowed(status)
-  return status ~= PROCESSING and status ~= QUEUED
 end
 
 local function clear_ending(job)
@@ -108,10 +104,10 @@ end
 
 local answers = {}
 for at = FIRST, #ARGV do
-  local job = jobs.load(ARGV[at])
-  if not job or (ARGV[2] == '1' and signatures.read(job.signature).tenant ~= ARGV[3]) then
+  local job = jobs.seen(ARGV[at], ARGV[2], ARGV[3])
+  if not job then
     answers[#answers + 1] = 'unknown'
-  elseif not redrive_allowed(job.status) or journal.ran_once(job) then
+  elseif job.status == PROCESSING or job.status == QUEUED or journal.ran_once(job) then
     answers[#answers + 1] = 'refused'
   else
     answers[#answers + 1] = redrive(job)

@@ -21,6 +21,14 @@ function jobs.load(id)
   end
 end
 
+-- The job of an id, or nil; a caller with a tenant, `limited` is '1', sees only jobs of that.
+function jobs.seen(id, limited, tenant)
+  local job = jobs.load(id)
+  if job and (limited ~= '1' or signatures.read(job.signature).tenant == tenant) then
+    return job
+  end
+end
+
 -- Write the state of a job, and more fields: name, value, ...
 function jobs.save(job, ...)
   redis.call('HSET', keys.job(job.id), FIELD.state, pack_state(job), FIELD.own, pack_own(job), ...)

@@ -147,11 +147,10 @@ for _, worker in ipairs(redis.call('SMEMBERS', tag .. KEY.holders)) do
   look(worker, gone and keys.number(expires) or false, latest)
 end
 table.sort(found, function(one, other) return one[1] < other[1] end)
-local chosen = {}
-for at = 1, math.min(limit, #found) do
-  chosen[at] = found[at]
+while #found > limit do
+  table.remove(found)
 end
-return {clock.now, chosen}
+return {clock.now, found}
 
 -- script: workers
 -- Reads the instant, and of the workers known their last word and how many jobs each holds.

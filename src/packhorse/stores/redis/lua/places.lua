@@ -22,11 +22,16 @@ local function virtual_time(share)
   return math.max(tonumber(first), tonumber(running or 0))
 end
 
+-- Write a number to a field of a hash, unless a higher one is there.
+function places.raise(key, field, value)
+  if value > tonumber(redis.call('HGET', key, field) or -1) then
+    redis.call('HSET', key, field, keys.number(value))
+  end
+end
+
 local function remember(share, tenant, given)
   redis.call('HSET', tag .. KEY.last_pass .. share, tenant, given)
-  if given > tonumber(redis.call('HGET', tag .. KEY.highest_pass, share) or -1) then
-    redis.call('HSET', tag .. KEY.highest_pass, share, given)
-  end
+  places.raise(tag .. KEY.highest_pass, share, given)
 end
 
 -- Whether a queue deals passes.

@@ -40,18 +40,13 @@ function records.write(name, value, expires, kind, before, order)
   end
 end
 
-local function first_values(_, version, order, kind)
-  return version, order, kind
-end
-
 -- Remove some records that have expired.
 function records.forget(limit)
   local gone = redis.call('ZRANGEBYSCORE', tag .. KEY.records_expiring, '-inf', keys.number(clock.now),
     'LIMIT', 0, limit)
   local highest = tonumber(redis.call('GET', tag .. KEY.removed_records) or '0')
   for _, name in ipairs(gone) do
-    local version, order, kind = first_values(
-      cmsgpack.unpack_limit(redis.call('GET', records.key(name)), 3, 1))
+    local _, version, order, kind = cmsgpack.unpack_limit(redis.call('GET', records.key(name)), 3, 1)
     highest = math.max(highest, version)
     records.write(name, '', '', kind, order, '')
   end

@@ -193,54 +193,40 @@ if pair then
 end
 return redis.call('EXISTS', tag .. KEY.reopen)
 
--- script: index_waiting
--- Enters the waiting jobs of a queue into the index of a queue that drops, some at a time; the
--- jobs that come meanwhile are entered as they come.
--- Arguments: queue, the sequence after which to look. Answer: the sequence to go on after, or "".
--- needs: queues
+-- script: look_at_waiting
+-- Does for the jobs of a queue, some at a time, what a change of its settings needs: enters those that
+-- wait into the index of a queue that drops, or counts the bytes of those that have not ended; of all
+-- jobs if the queue has no name. For jobs that come meanwhile that is done as they come.
+-- Arguments: "sheds" or "weighed", queue, the sequence after which to look. Answer: the sequence to go on
+-- after, or "".
+-- needs: index
 local LOOKED_AT = 500 -- jobs that one script looks at
-local queue, after = ARGV[2], ARGV[3]
+local flag, queue, after = ARGV[2], ARGV[3], ARGV[4]
+local sheds = flag == 'sheds'
 if after == '0' then
-  if queues.get(queue).sheds then
+  if redis.call('HEXISTS', tag .. KEY.queue .. queue, flag) == 1 then
     return ''
-  end
-  queues.note(queue, 'sheds', '1')
-  if queues.depth(queue) == 0 then
-    return ''
+  elseif sheds then -- from now on those that come are entered
+    queues.note(queue, flag, '1')
+    if queues.depth(queue) == 0 then
+      return ''
+    end
   end
 end
 local found = redis.call('ZRANGEBYSCORE', tag .. KEY.all, '(' .. after, '+inf', 'WITHSCORES',
   'LIMIT', 0, LOOKED_AT)
 for at = 1, #found, 2 do
   local job = jobs.load(found[at])
-  if job.queue == queue and WAITING[job.status] then
+  if not sheds and (queue == '' or job.queue == queue) then
+    index.weigh(job)
+  elseif sheds and job.queue == queue and WAITING[job.status] then
     pending.put(tag .. KEY.droppable .. queue, job.priority, keys.numbered(job))
   end
 end
 pending.flush()
-return #found == 2 * LOOKED_AT and found[#found] or ''
-
--- script: weigh_waiting
--- Counts the bytes of the unfinished jobs of a queue, or of all, some at a time; those that come
--- meanwhile are counted as they come.
--- Arguments: queue, the sequence after which to look. Answer: the sequence to go on after, or "".
--- needs: index
-local LOOKED_AT = 500 -- jobs that one script looks at
-local queue, after = ARGV[2], ARGV[3]
-if after == '0' and redis.call('HEXISTS', tag .. KEY.queue .. queue, 'weighed') == 1 then
-  return ''
+if #found == 2 * LOOKED_AT then
+  return found[#found]
+elseif not sheds then
+  queues.note(queue, flag, '1')
 end
-local found = redis.call('ZRANGEBYSCORE', tag .. KEY.all, '(' .. after, '+inf', 'WITHSCORES',
-  'LIMIT', 0, LOOKED_AT)
-for at = 1, #found, 2 do
-  local job = jobs.load(found[at])
-  if queue == '' or job.queue == queue then
-    index.weigh(job)
-  end
-end
-pending.flush()
-if #found < 2 * LOOKED_AT then
-  queues.note(queue, 'weighed', '1')
-  return ''
-end
-return found[#found]
+return ''

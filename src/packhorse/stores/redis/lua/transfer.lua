@@ -132,12 +132,6 @@ local function flag(flags, position)
   return string.sub(flags, position, position) == '1'
 end
 
-local function raise(key, field, value)
-  if value > tonumber(redis.call('HGET', key, field) or -1) then
-    redis.call('HSET', key, field, keys.number(value))
-  end
-end
-
 -- The queue deals passes, and goes on behind this one.
 local function deal(job)
   if not queues.get(job.queue).tenanted then
@@ -145,8 +139,8 @@ local function deal(job)
   end
   if job.place and job.rank == job.priority then
     local share = job.priority .. ':' .. job.queue
-    raise(tag .. KEY.last_pass .. share, signatures.read(job.signature).tenant, job.pass_number)
-    raise(tag .. KEY.highest_pass, share, job.pass_number)
+    places.raise(tag .. KEY.last_pass .. share, signatures.read(job.signature).tenant, job.pass_number)
+    places.raise(tag .. KEY.highest_pass, share, job.pass_number)
   end
 end
 

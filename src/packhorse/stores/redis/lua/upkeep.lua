@@ -45,8 +45,12 @@ local function is_known(queue, task)
   return known[keys.pair(queue, task)] or known[keys.pair(queue, '*')]
 end
 
-local function by_sequence(found)
+-- The first `limit` of these jobs, in order of submission.
+local function first_of(found)
   table.sort(found, function(one, other) return one.sequence < other.sequence end)
+  while #found > limit do
+    table.remove(found)
+  end
   return found
 end
 
@@ -78,7 +82,7 @@ local function parked(wanted, until_us)
   for _, pair in ipairs(pairs_wanted) do
     parked_of(pair, until_us, math.ceil(LOOKED_AT / #pairs_wanted), found)
   end
-  return by_sequence(found)
+  return first_of(found)
 end
 
 local function set_parked(job, since)
@@ -88,22 +92,13 @@ local function set_parked(job, since)
   jobs.save(job)
 end
 
-for at, job in ipairs(parked(is_known)) do
-  if at > limit then
-    break
-  end
+for _, job in ipairs(parked(is_known)) do
   set_parked(job, nil)
   wakes.queue(job.queue)
 end
 pending.flush()
-local function unknown(queue, task)
-  return not is_known(queue, task)
-end
 local dead = {}
-for at, job in ipairs(parked(unknown, clock.now - after)) do
-  if at > limit then
-    break
-  end
+for at, job in ipairs(parked(function(...) return not is_known(...) end, clock.now - after)) do
   dead[at] = job.id
   settle.finish_waiting(job, DEAD, DEAD_REASON.UNKNOWN_TASK)
 end
@@ -134,10 +129,7 @@ for queue in pairs(served) do
     end
   end
 end
-for at, job in ipairs(by_sequence(found)) do
-  if at > limit then
-    break
-  end
+for _, job in ipairs(first_of(found)) do
   set_parked(job, clock.now)
   names[job.task] = true
 end
