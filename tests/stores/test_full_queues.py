@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ DEPTH: Final = 3
 PRODUCED: Final = 20
 #: How long nothing runs while the producer stands before the full queue.
 STANDS_S: Final = 0.2
+#: How long the producer may take to fill the queue.
+PATIENCE_S: Final = 40.0
 
 
 @pytest.mark.req("S3-22")
@@ -27,6 +30,7 @@ def test_a_full_queue_makes_its_producer_wait_and_nothing_is_dropped_or_reordere
     ran: list[int] = []
     depths: list[int] = []
     waits: list[float] = []
+    full = threading.Event()
 
     @app.task(queue="narrow")
     def note(number: int) -> None:
@@ -38,9 +42,12 @@ def test_a_full_queue_makes_its_producer_wait_and_nothing_is_dropped_or_reordere
             began = time.monotonic()
             note.using(wait="20s").enqueue(number)
             waits.append(time.monotonic() - began)
+            if len(waits) == DEPTH:
+                full.set()
 
     with ThreadPoolExecutor(1) as pool:
         produced = pool.submit(produce)
+        assert full.wait(PATIENCE_S)
         with pytest.raises(TimeoutError):
             produced.result(STANDS_S)
         stood_at = len(waits)  # no job has made room yet

@@ -18,7 +18,7 @@ import packhorse
 #: Where the package under test lies.
 SOURCE: Final = Path(packhorse.__file__).parents[1]
 #: How long any of it may take before it counts as hanging.
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 45.0
 
 
 def in_threads(*work: Callable[[], object]) -> None:

@@ -22,6 +22,9 @@ from tests.web.support import Got, Web, declare, token
 from tests.web.test_pages import form, page
 from tests.web.test_routes import CHANGES, body, url
 
+# Some thousand requests each, which take their time on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 #: For a database, a shell and a counter.
 TEXTS = ("\x00", "\ud7ff\U0010ffff", "a'b\"--;", "9" * 400, "null")
 #: Each is none of the types that a field has, or none that its rules allow.

@@ -29,13 +29,20 @@ def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     postgres._programs.cache_clear()
 
 
-@pytest.mark.parametrize("program", ["initdb", "postgres", "pg_basebackup"])
-def test_copied_programs_find_their_libraries(closed_programs: Path, program: str) -> None:
+def test_copied_programs_find_their_libraries(closed_programs: Path) -> None:
     copied = postgres._copied(closed_programs)
 
-    told = subprocess.run([copied / "bin" / program, "--version"], check=True, capture_output=True)
+    programs = ("initdb", "postgres", "pg_ctl", "pg_basebackup")
+    there = [
+        copied / "bin" / name for name in programs if (closed_programs / "bin" / name).exists()
+    ]
+    told = [
+        subprocess.run([program, "--version"], check=True, capture_output=True).stdout
+        for program in there
+    ]
 
-    assert b"PostgreSQL" in told.stdout
+    assert len(there) >= 3  # the packages of older versions have no pg_basebackup
+    assert all(b"PostgreSQL" in each for each in told)
     assert all(path.stat().st_mode & 0o055 == 0o055 for path in copied.parent.rglob("*"))
 
 

@@ -13,8 +13,6 @@ from packhorse.core.clock import new_id
 from packhorse.stores.redis.settings import RedisSettings
 from packhorse.stores.redis.store import RedisStore
 from packhorse.testing.places import clear_namespace
-
-#: Makes a store from a URL and options, and closes it when the test is over.
 from tests.servers.redis import RedisServer, free_port, redis_url
 
 #: Makes a store from a URL and options, and closes it when the test is over.
@@ -46,8 +44,8 @@ def namespace() -> Iterator[str]:
 
 @pytest.fixture
 def store(opening: Opening, namespace: str) -> RedisStore:
-    """A store on the shared server."""
-    return opening(redis_url(), namespace=namespace)
+    """A store on the shared server; it is patient, since some tests ask much of a busy machine."""
+    return opening(redis_url(), namespace=namespace, timeout="40s")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.stores.redis.facts import ServerFacts
-from tests.servers.redis import RedisServer, free_port
+from tests.servers.redis import RedisServer, free_port, valkey_url
 from tests.stores.redis.conftest import Opening
 from tests.stores.redis.support import asking, submitting
 from tests.support.children import python
@@ -116,6 +116,10 @@ def test_a_valkey_server_is_called_by_its_name() -> None:
     info = {"redis_version": "7.2.4", "valkey_version": "8.1.0", "server_mode": "standalone"}
 
     assert ServerFacts(info, {}).name == "Valkey 8.1.0"
+
+
+def test_tests_on_valkey_run_on_valkey(opening: Opening) -> None:
+    assert opening(valkey_url()).facts()["server"].startswith("Valkey ")
 
 
 def test_the_doctor_command_finds_eviction(server: RedisServer) -> None:
