@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
+from typing import Final
 
 import pytest
 
@@ -18,6 +20,11 @@ from scripts.mutants_report import NAMED, ByHand, Trial, by_hand, judged, keep, 
 from scripts.mutations import Mutant, drawn, is_in_function, left_out_calls, statement
 from tests.tidy.budgets import ROOT
 
+#: Folders whose tests run in their own process, without a server.
+JUDGING: Final = (
+    *("tests/cli", "tests/stores", "tests/telemetry", "tests/transactions"),
+    *("tests/unit", "tests/web", "tests/worker"),
+)
 TEXT = """X = 1
 
 
@@ -38,6 +45,35 @@ def test_each_area_has_modules_and_there_are_tests(pattern: str) -> None:
 def test_a_change_that_is_written_by_hand_fits_in_one_place() -> None:
     for each in by_hand().named:
         assert (ROOT / each["path"]).read_text("utf-8").count(each["before"]) == 1, each["name"]
+
+
+def test_a_survivor_that_is_explained_is_a_change_to_the_code_as_it_is() -> None:
+    for each in by_hand().equivalent:
+        lines = (ROOT / each["path"]).read_text("utf-8").splitlines()
+        assert each["before"] in map(str.strip, lines), f"{each['path']}: {each['before']}"
+
+
+def test_a_test_that_imports_a_module_of_an_area_judges_it() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        for area in AREAS.values()
+        for each in area
+        for path in ROOT.glob(each)
+    }
+    judging = {path for each in TESTS for path in ROOT.glob(each)}
+
+    for folder in JUDGING:
+        for path in sorted((ROOT / folder).glob("test_*.py")):
+            found = sorted(modules.intersection(imported(path.read_text("utf-8"))))
+            assert path in judging or not found, f"{path} imports {found}"
+
+
+def imported(text: str) -> Iterator[str]:
+    """The modules that a text imports, and what may be modules in them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_a_call_whose_answer_is_not_used_can_be_left_out() -> None:
