@@ -17,6 +17,7 @@ from packhorse.events import EventBus
 from packhorse.runtime.services.alerts import AlertWatch, _failure_rate, _Sight, _value
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.memory.store import MemoryStore
+from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Counts, Totals
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.worker.support import Even
@@ -129,3 +130,23 @@ async def test_a_schedule_is_late_by_the_time_since_it_was_due() -> None:
 
     assert seen.late_s == 1.5
     assert (await watch._sight(clock.now_us(), {"depth"})).late_s == 0.0
+
+
+async def test_the_latency_of_the_store_is_the_time_that_a_count_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    clock.advance(100.0)
+    watch = AlertWatch(ServiceContext(store, clock, Even(), EventBus(), "w"), alerts=())
+    counts = store.inspection.counts
+
+    def slow() -> Plan[tuple[Counts, ...]]:
+        clock.advance(0.25)
+        return counts()
+
+    monkeypatch.setattr(store.inspection, "counts", slow)
+
+    seen = await watch._sight(clock.now_us(), {"store_latency"})
+
+    assert seen.latency_s == 0.25

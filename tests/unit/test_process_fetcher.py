@@ -7,12 +7,17 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from packhorse.core.clock import SystemClock
 from packhorse.runtime.worker.fetcher import Fetcher
+from packhorse.runtime.worker.processes.messages import Setup
+from packhorse.runtime.worker.processes.pool import ProcessLimits, ProcessPool
 from packhorse.runtime.worker.processes.runner import ProcessFetcher
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.stores.requests import Claimed
+from tests.worker.support import PATIENCE_S
 
 
 class Claims:
@@ -82,3 +87,21 @@ def test_wake_ups_and_turns_reach_the_claims_for_processes_too() -> None:
     fetcher.consider()
 
     assert told == ["wake", "consider"]
+
+
+async def test_waits_for_a_process_that_have_a_limit_end_when_they_are_turned_away() -> None:
+    setup = Setup(app="a:app", folder="", path=(), main=None, worker="w", log_level=0)
+    limits = ProcessLimits(slots=0, max_jobs=1, max_failures=1, recycle_mib=None)
+    pool = ProcessPool(setup, limits, hopeless=lambda _why: None)
+    acquiring = asyncio.create_task(pool.acquire(wait_s=600))
+    resting = asyncio.create_task(pool.rest(600))
+    patient = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+
+    pool.turn_away()
+
+    await asyncio.wait_for(resting, PATIENCE_S)
+    with pytest.raises(TimeoutError):
+        await acquiring
+    assert not patient.done()
+    patient.cancel()

@@ -7,6 +7,8 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -185,3 +187,15 @@ async def test_the_first_process_alone_is_told_that_it_is_the_first(watch: Watch
     watch.look()
 
     assert watch.commands == [True, False]
+
+
+async def test_the_connection_to_the_store_is_closed_at_the_end() -> None:
+    closed: list[bool] = []
+    supervisor = Supervisor(lambda *_first: SLEEP, 0, clock=VirtualClock(), chance=Even())
+    client = SimpleNamespace(close=lambda: closed.append(True))
+    supervisor._store_client = cast("Any", client)
+    supervisor.stop(signal.SIGTERM)
+
+    await supervisor.run()
+
+    assert closed == [True]

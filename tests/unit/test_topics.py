@@ -23,6 +23,7 @@ from packhorse.core.topics import (
     put_subscriber,
     reached,
 )
+from packhorse.errors import UsageError
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.stores.memory import MemoryStore
@@ -228,6 +229,21 @@ def test_apps_keep_their_subscribers_apart() -> None:
 
     assert len(one.topic("t").publish({})) == 1
     assert other.topic("t").publish({}) == []
+
+
+def test_an_event_for_more_subscribers_than_one_transaction_takes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Packhorse("memory://")
+    for name in ("mail", "bill"):
+        app.topic("t").subscribe(app.task(name=name)(print_nothing))
+
+    monkeypatch.setattr(topics, "ATOMIC_JOBS_MAX", 1)
+    with pytest.raises(UsageError, match="for 2 subscribers"):
+        app.topic("t").publish({})
+
+    monkeypatch.setattr(topics, "ATOMIC_JOBS_MAX", 2)
+    assert len(app.topic("t").publish({})) == 2
 
 
 def print_nothing() -> None:

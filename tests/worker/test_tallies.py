@@ -35,6 +35,24 @@ def ends(series: Series) -> dict[str, int]:
     return {name: count for name, count in zip(OUTCOMES, series.outcomes, strict=True) if count}
 
 
+async def test_what_failed_was_processed_as_well() -> None:
+    yard = Yard()
+
+    async def add() -> None: ...
+
+    async def fail() -> None:
+        raise ValueError("always")
+
+    yard.task(add)
+    yard.task(fail, retry=RetryPolicy(max_retries=0))
+    for name in ("add", "fail", "fail"):
+        yard.submit(name)
+
+    report = await asyncio.wait_for(yard.worker(burst=True).run(), PATIENCE_S)
+
+    assert (report.succeeded, report.failed, report.processed) == (1, 2, 3)
+
+
 async def test_each_attempt_is_counted_by_what_it_came_to() -> None:
     yard = Yard()
     snoozed: list[int] = []
