@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -66,6 +67,17 @@ def test_a_crash_is_told_with_its_evidence_and_when_the_job_runs_again() -> None
     assert event.duration_ms == 100_000.0
     assert event.delay_ms > 0
     assert "signal SIGSEGV" in event.error_message
+
+
+def test_the_delay_of_a_retry_is_told_in_parts_of_milliseconds() -> None:
+    scene = Scene(1)
+    (job,) = scene.recover(Cause.CRASH, [(scene.jobs[0], 200.0)])
+    settlement = msgspec.structs.replace(job.settlement, delay_us=1_500)
+
+    *_, event = recovered_events(replace(job, settlement=settlement), HELLO)
+
+    assert isinstance(event, JobRetried)
+    assert event.delay_ms == 1.5
 
 
 def test_a_job_that_blocked_its_process_is_told_as_a_timeout_and_what_follows_from_it() -> None:

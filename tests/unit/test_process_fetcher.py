@@ -13,11 +13,11 @@ from packhorse.core.clock import SystemClock
 from packhorse.runtime.worker.fetcher import Fetcher
 from packhorse.runtime.worker.processes.messages import Setup
 from packhorse.runtime.worker.processes.pool import ProcessLimits, ProcessPool
-from packhorse.runtime.worker.processes.runner import ProcessFetcher
+from packhorse.runtime.worker.processes.runner import ProcessFetcher, _pool
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.stores.requests import Claimed
-from tests.worker.support import PATIENCE_S
+from tests.worker.support import PATIENCE_S, worker_options
 
 
 class Claims:
@@ -105,3 +105,18 @@ async def test_waits_for_a_process_that_have_a_limit_end_when_they_are_turned_aw
         await acquiring
     assert not patient.done()
     patient.cancel()
+
+
+@pytest.mark.parametrize(("cpu_us", "cpu_s"), [(None, None), (7_500_000, 7), (10, 1)])
+def test_a_process_may_use_the_processor_for_whole_seconds(
+    cpu_us: int | None, cpu_s: int | None
+) -> None:
+    app = SimpleNamespace(folder="", modules=(), url="memory://")
+    runtime: Any = SimpleNamespace(
+        env=SimpleNamespace(app=app, origin="a:app"),
+        options=worker_options(process_cpu_us=cpu_us),
+        worker="w",
+        leave_with=lambda _why: None,
+    )
+
+    assert _pool(runtime)._setup.cpu_s == cpu_s

@@ -200,6 +200,18 @@ def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch)
         assert {signal.SIGTERM, signal.SIGINT} <= set(posix.stop_signals())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only the kernel of Linux does so")
+def test_a_process_that_is_to_die_with_its_parent_asks_the_kernel_to_kill_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(posix, "_prctl", lambda option, value: asked.append((option, value)))
+
+    posix.die_with_parent()
+
+    assert asked == [(posix._PR_SET_PDEATHSIG, signal.SIGKILL)]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux lets processes adopt")
 def test_a_process_that_adopts_orphans_says_so() -> None:
     before = posix.adopts_orphans()

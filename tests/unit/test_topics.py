@@ -161,6 +161,20 @@ async def test_what_newer_code_does_not_subscribe_gets_events_until_it_is_retire
     assert len(await app.topic("order.paid").apublish({})) == 1
 
 
+async def test_a_subscriber_that_newer_code_wrote_in_another_shape_is_left_alone(
+    packhorse_app: TestApp,
+) -> None:
+    app = packhorse_app
+    put = put_subscriber(stored("removed"), 0)
+    await app.store.arun(app.store.records.change([msgspec.structs.replace(put, document=b"7")]))
+
+    await service(app, [], release="new").run_once()
+
+    record = await app.store.arun(app.store.records.record(put.id))
+    assert record is not None
+    assert record.document == b"7"
+
+
 def service(
     app: TestApp,
     subscribers: list[SubscriberDeclaration],

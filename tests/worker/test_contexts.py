@@ -11,6 +11,7 @@ import pytest
 
 from packhorse import Context, JobStatus, Packhorse
 from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.contexts import StoreHost
 from packhorse.runtime.worker.handlers import HandlerSpec
 from packhorse.runtime.worker.processes.child import _AppResources, _ProcessHost
 from packhorse.stores.sqlite.transactions import SqliteTransactions
@@ -58,3 +59,12 @@ async def test_a_handler_in_a_process_hears_whether_what_it_keeps_was_kept() -> 
 
     assert not await host.aattach({"a": b"3"})
     assert not host.attach({"b": b"3"})
+
+
+def test_the_time_of_a_handler_is_the_stores_to_the_microsecond() -> None:
+    attempt: Any = SimpleNamespace(job=None, offset_us=3, offset_us_max=5)
+    resources: Any = SimpleNamespace(monotonic=lambda: 2.5)
+
+    host = StoreHost(attempt, resources)
+
+    assert (host.now_us(), host.passed_us()) == (2_500_005, 2_500_003)

@@ -191,6 +191,17 @@ async def test_while_another_one_is_on_duty_a_worker_waits(packhorse_app: TestAp
     await asyncio.to_thread(packhorse_app.assert_enqueued, ran.report, count=1)
 
 
+async def test_a_worker_that_has_fired_looks_again_at_once(packhorse_app: TestApp) -> None:
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("a", ran.report.call(), every="2s")
+    ticker = ran.ticker("one")
+    await ticker.run_once()
+    packhorse_app.clock.advance(2)
+
+    assert await ticker.run_once() == 0.0
+    assert await ticker.run_once() > 0.0
+
+
 async def test_no_worker_looks_far_more_often_than_it_has_to(packhorse_app: TestApp) -> None:
     ran = Ran(packhorse_app)
     idle = ran.ticker("idle")

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -248,6 +250,19 @@ async def test_what_is_over_and_past_its_lifetime_is_removed(yard: Yard) -> None
     await Pruner(yard.services()).run_once()
 
     assert yard.do(yard.store.inspection.job(job_id)) is None
+
+
+@pytest.mark.parametrize(("pruned", "rest_s"), [(500, 0.0), (499, 30.0)])
+async def test_a_full_batch_of_what_is_removed_is_followed_by_the_next_at_once(
+    yard: Yard, pruned: int, rest_s: float
+) -> None:
+    async def answered(_plan: object) -> int:
+        return pruned
+
+    store: Any = SimpleNamespace(upkeep=yard.store.upkeep, arun=answered)
+    context = replace(yard.services(), store=store)
+
+    assert await Pruner(context).run_once() == rest_s
 
 
 @pytest.mark.req("S1-29")

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from packhorse import Packhorse
 from packhorse.cli.main import root
 from packhorse.client.worker_signals import aask_stacks
 from packhorse.runtime.worker.processes.runner import ProcessRunner
+from packhorse.runtime.worker.stacks import _FRAMES_MAX, _outward
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url
 
@@ -129,3 +131,13 @@ async def test_where_handlers_in_processes_are_is_told_once_each_has_said_it() -
     assert told == []
     two()
     assert told == [True]
+
+
+def test_of_a_deep_stack_so_many_of_the_innermost_frames_are_told() -> None:
+    def frames(depth: int) -> list[FrameType]:
+        return frames(depth - 1) if depth else _outward(sys._getframe())
+
+    found = frames(2 * _FRAMES_MAX)
+
+    assert {each.f_code.co_name for each in found} == {"frames"}
+    assert len(found) == _FRAMES_MAX
