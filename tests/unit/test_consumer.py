@@ -88,6 +88,14 @@ async def test_ids_of_attempts_are_unique_though_callers_give_jobs_one_trace(dep
     assert all(each.startswith("shared-") for each in seen)
 
 
+async def test_nothing_of_a_consumer_runs_on_once_it_is_closed(depot: Depot) -> None:
+    before = asyncio.all_tasks()
+    async with depot.consumer():
+        assert asyncio.all_tasks() > before
+
+    assert asyncio.all_tasks() == before
+
+
 async def test_what_a_job_holds_is_not_shown_by_its_repr(depot: Depot) -> None:
     depot.submit("one", payload=b'{"password":"hunter2"}')
 

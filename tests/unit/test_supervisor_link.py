@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from packhorse.runtime.supervisor import fleet, posix
+from packhorse.errors import StoreUnavailable
+from packhorse.runtime.supervisor import fleet, posix, probes
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import NoSuspects, Quiet, Report, Retire, encode
 from packhorse.runtime.supervisor.probes import not_ready, status_document
@@ -176,6 +178,23 @@ async def test_a_supervisor_tells_its_parent_what_has_changed_and_its_end(
     told = [msgspec.json.decode(line) for line in lines]
     assert len(told) == 3
     assert told[1] == told[2] != told[0]
+
+
+async def test_queues_that_cannot_be_counted_are_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ask(_question: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    supervisor: Any = SimpleNamespace(
+        store_client=SimpleNamespace(ask=ask), hello=SimpleNamespace(queues=("mail",))
+    )
+
+    with caplog.at_level("WARNING", "packhorse"):
+        found = await probes._counts(supervisor)
+
+    assert found == ()
+    assert "the queues could not be counted: it is away" in caplog.text
 
 
 # ---------------------------------------------------------------------------------------- posix

@@ -16,7 +16,7 @@ from packhorse.core.policies.retention import DAY_US
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobDead, JobRescued, TasksParked
 from packhorse.runtime.services.rescuer import Rescuer
-from packhorse.runtime.services.service import Driver, Service, spread
+from packhorse.runtime.services.service import Driver, Service, in_parts, spread
 from packhorse.runtime.services.upkeep import (
     PARKED_US_MAX,
     DeathReporter,
@@ -409,3 +409,12 @@ def test_intervals_are_spread_by_a_quarter_either_way() -> None:
 
     assert spread(4.0, At(0.0)) == 3.0
     assert spread(4.0, At(0.999)) == pytest.approx(5.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "parts"), [(60, 10_000, [50, 10]), (3, 200 << 10, [2, 1])]
+)
+def test_what_is_written_together_is_bounded_in_records_and_bytes(
+    records: int, size: int, parts: list[int]
+) -> None:
+    assert [len(part) for part in in_parts(range(records), lambda _: size)] == parts

@@ -175,3 +175,15 @@ def test_a_worker_that_is_told_to_be_quiet_says_so_to_its_supervisor(on: bool) -
 
     assert cast("list[Any]", said.messages) == [Quiet(on)]
     assert obeyed == [on]
+
+
+def test_figures_that_could_not_be_sent_are_sent_with_the_next_report() -> None:
+    worker = Worker()
+    noted: list[object] = []
+    reporter: Any = worker.reporter
+    reporter._link = SimpleNamespace(counting=True, send=lambda _report: False)
+    reporter._tallies = SimpleNamespace(changed=lambda: ("one",), not_sent=noted.append)
+
+    reporter.beat()
+
+    assert noted == [("one",)]
