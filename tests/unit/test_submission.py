@@ -74,3 +74,15 @@ def test_an_id_of_ones_own_in_a_bulk_is_looked_for_among_stored_jobs(
 
     assert [[job.deduplicated for job in bulk] for bulk in bulks] == [[False] * 2, [False, True]]
     app.close()
+
+
+def test_a_queue_whose_name_looks_mistyped_is_warned_of_once() -> None:
+    app = Packhorse("memory://")
+    app.queue("reports")
+    work = app.task(queue="reports", name="work")(lambda: None).using(queue="report")
+
+    with pytest.warns(UserWarning, match="did you mean 'reports'") as seen:
+        app.enqueue_many([work.call(), work.call()])
+
+    assert len(seen) == 1
+    app.close()

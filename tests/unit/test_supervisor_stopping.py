@@ -199,3 +199,9 @@ async def test_the_connection_to_the_store_is_closed_at_the_end() -> None:
     await supervisor.run()
 
     assert closed == [True]
+
+
+async def test_a_process_that_has_not_said_its_grace_has_five_seconds(watch: Watch) -> None:
+    watch.child.hello = None
+
+    assert watch.supervisor.state_of(watch.child).grace_s == 5.0

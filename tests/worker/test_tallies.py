@@ -261,6 +261,7 @@ def test_a_first_attempt_has_waited_since_its_job_was_ready_by_the_stores_clock(
 
     [totals] = tallies.totals()
     assert totals.wait_s == 2.0
+    assert tallies.changed() == (totals,)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
