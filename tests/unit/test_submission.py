@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
-from packhorse.client.submission import parts
+from packhorse.client.submission import _WARNED_MAX, parts
 from packhorse.core.job import NewJob
 from packhorse.errors import UsageError
 
@@ -85,4 +85,16 @@ def test_a_queue_whose_name_looks_mistyped_is_warned_of_once() -> None:
         app.enqueue_many([work.call(), work.call()])
 
     assert len(seen) == 1
+    app.close()
+
+
+def test_a_program_with_very_many_queues_is_warned_of_the_first_ones_only() -> None:
+    app = Packhorse("memory://")
+    app.queue("reports")
+    work = app.task(queue="reports", name="work")(lambda: None)
+    app._submission._warned.update(f"queue q{number}" for number in range(_WARNED_MAX))
+
+    work.using(queue="report").enqueue()  # would be warned of, which fails tests
+
+    assert len(app._submission._warned) == _WARNED_MAX
     app.close()

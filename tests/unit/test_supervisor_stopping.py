@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import sys
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -205,3 +207,11 @@ async def test_a_process_that_has_not_said_its_grace_has_five_seconds(watch: Wat
     watch.child.hello = None
 
     assert watch.supervisor.state_of(watch.child).grace_s == 5.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets limits of another process")
+async def test_a_process_that_is_aborted_leaves_no_image_of_its_memory(watch: Watch) -> None:
+    watch.child.abort()
+
+    assert watch.child.signals == [signal.SIGABRT]
+    assert resource.prlimit(watch.child.pid, resource.RLIMIT_CORE)[0] == 0
