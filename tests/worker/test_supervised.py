@@ -165,7 +165,7 @@ def test_the_end_of_an_attempt_is_noted_where_its_begin_was(place: int | None) -
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_a_worker_that_is_told_to_be_quiet_says_so_to_its_supervisor(on: bool) -> None:  # noqa: FBT001 - a case
+def test_a_worker_that_is_told_to_be_quiet_says_so_to_its_supervisor(*, on: bool) -> None:
     said, obeyed = Said(), list[bool]()
     runtime: Any = SimpleNamespace(
         env=SimpleNamespace(link=said), set_quiet=lambda *, on: obeyed.append(on)
