@@ -7,15 +7,16 @@ import json
 import re
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from packhorse import DeadReason, JobHandle
-from packhorse.core.job import RetryRule
+from packhorse.core.job import Counters, RetryRule
 from packhorse.events import Event, JobCancelled, JobDead, JobReleased, JobRetried, JobTimedOut
-from packhorse.runtime.supervisor.crash_recovery import Cause, recovered_events
+from packhorse.runtime.supervisor.crash_recovery import Cause, _job, recovered_events
 from packhorse.runtime.supervisor.messages import TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running
 from tests.supervisor.test_crash_recovery import HELLO, WORKER, Scene
@@ -100,6 +101,19 @@ def test_a_timeout_that_leaves_retries_is_told_with_their_number() -> None:
     assert isinstance(event, JobRetried)
     assert (event.retry, event.max_retries, event.reason) == (1, 3, "job_timeout")
     assert (event.lone_crashes, event.max_crashes) == (0, 0)
+
+
+def test_a_job_is_judged_by_what_the_store_knows_of_it_or_by_its_orphan_alone() -> None:
+    scene = Scene(1)
+    orphan: Any = SimpleNamespace(job_id="job-0", fence=1, crashes=1, lone_crashes=0)
+    record = scene.store.run(scene.store.inspection.job(orphan.job_id))
+    assert record is not None
+    counted = msgspec.structs.replace(record, counters=Counters(failures=2))
+
+    known, unknown = _job(orphan, counted), _job(orphan, None)
+
+    assert (known.id, known.task, known.failures) == (orphan.job_id, "work", 2)
+    assert (unknown.id, unknown.failures) == (orphan.job_id, 0)
 
 
 def test_a_job_given_back_is_told_only_if_it_had_begun() -> None:

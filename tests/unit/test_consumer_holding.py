@@ -443,3 +443,14 @@ def test_a_job_that_no_caller_receives_is_given_back_unless_its_end_is_being_wri
 
     assert released == ([attempt] if answered else [])
     assert settling.withdrawn is answered
+
+
+def test_what_is_held_and_does_not_wait_for_a_fetch_is_running() -> None:
+    sizes: list[int] = []
+    slots = SimpleNamespace(held=["a", "b"], waiting=["b"], running=0, resize=sizes.append)
+    fetch = SimpleNamespace(answer=SimpleNamespace(done=lambda: False))
+    runtime: Any = SimpleNamespace(slots=slots, _waiting=[fetch, fetch])
+
+    ConsumerRuntime._count(runtime)
+
+    assert (slots.running, sizes) == (1, [3])

@@ -125,13 +125,13 @@ async def test_it_is_told_why_no_jobs_are_claimed(
 
 
 async def test_the_status_of_a_process_tells_how_long_things_take(watch: Watch) -> None:
-    watch.child.started_at = 950.0
+    watch.child.started_at = 949.5
     watch.child.memory.begin("a-job", 7, 990.5, 1_030.25)
     watch.clock.advance(2.0)
 
     [told] = status_document(watch.supervisor)["processes"]
 
-    assert (told["upS"], told["loopTurnedS"], told["seat"], told["draining"]) == (52, 2, 0, False)
+    assert (told["upS"], told["loopTurnedS"], told["seat"], told["draining"]) == (52.5, 2, 0, False)
     assert told["running"] == [{"jobId": "a-job", "fence": 7, "runningS": 11.5, "leftS": 28.2}]
 
 
