@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from scripts import mutants_map
+from scripts import mutants_map, mutations
 from scripts.mutants import AREAS, TESTS
 from scripts.mutants_map import TestMap, made_map
 from scripts.mutants_plugin import change, functions
@@ -165,6 +166,18 @@ def test_no_more_runs_learn_than_there_are_files(
     made_map((), ["a.py"], 2)
 
     assert [command[-1] for command in commands] == ["a.py"]  # without one, pytest takes all
+
+
+def test_a_change_that_the_tool_cannot_make_is_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutate_code(*_: object) -> None:
+        raise AttributeError("no value")
+
+    tool = SimpleNamespace(mutate_code=mutate_code)
+    monkeypatch.setitem(sys.modules, "cosmic_ray", SimpleNamespace(mutating=tool))
+    monkeypatch.setitem(sys.modules, "cosmic_ray.mutating", tool)
+    monkeypatch.setattr(mutations, "_operators", lambda: {"core/ExceptionReplacer": None})
+
+    assert mutations.mutated(TEXT, Mutant(Path("a.py"), "core/ExceptionReplacer", 0, 1)) is None
 
 
 def test_a_line_belongs_to_the_head_of_its_statement() -> None:
