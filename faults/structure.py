@@ -118,7 +118,7 @@ def run(
     os.environ[RECORDS_VARIABLE] = str(folder / "records")
     ground = opened(store, folder)
     try:
-        rig = _Rig(ground.url, folder / "records", random.Random(seed), nodes, items)
+        rig = Rig(ground.url, folder / "records", random.Random(seed), nodes, items)
         rig.kill(kills)
         happened = rig.collected()
         about = ground.facts()["store"]
@@ -140,7 +140,7 @@ def run(
     return Found(store, about, kills, seed, seconds, facts, judge(happened))
 
 
-class _Rig:
+class Rig:
     """The workers, and what they are given to do."""
 
     def __init__(
@@ -155,7 +155,7 @@ class _Rig:
         self.ended = 0  #: workers that were found dead before they were killed
 
     @contextmanager
-    def _app(self) -> Iterator[Packhorse]:
+    def app(self) -> Iterator[Packhorse]:
         """An app that is closed again before the next fork."""
         app = create_app(self._url)
         try:
@@ -165,7 +165,7 @@ class _Rig:
 
     def kill(self, kills: int) -> None:
         """Kill one of the workers again and again, and let what is there come to its end."""
-        with self._app() as app:
+        with self.app() as app:
             app.store.migrate()
             self._begin(app)
         workers = [self._started() for _ in range(_WORKERS)]
@@ -174,13 +174,13 @@ class _Rig:
                 time.sleep(self._chance.random() * _BETWEEN_S)
                 index = self._chance.randrange(_WORKERS)
                 self._end(workers[index])
-                with self._app() as app:
+                with self.app() as app:
                     if self._is_idle() and self._open(app) < _OPEN_MAX:
                         self._begin(app)
                 workers[index] = self._started()
             until = time.monotonic() + _DRAIN_S
-            with self._app() as app:
-                while time.monotonic() < until and not self._is_quiet(app):
+            with self.app() as app:
+                while time.monotonic() < until and not self.is_quiet(app):
                     time.sleep(0.5)
         finally:
             for worker in workers:
@@ -224,11 +224,16 @@ class _Rig:
             return False
         return app.workflows.get(given.workflow).status().is_final
 
-    def _is_quiet(self, app: Packhorse) -> bool:
-        """Whether all is over, and no job is left."""
+    def is_quiet(self, app: Packhorse) -> bool:
+        """Whether all is over, no job is left, and the end of each job has been folded.
+
+        The end of a callback is folded after everything else is over.
+        """
         if self._open(app):
             return False
-        return all(record.status.is_final for record in all_jobs(app).values())
+        if not all(record.status.is_final for record in all_jobs(app).values()):
+            return False
+        return not self._lines(app)
 
     def _started(self) -> ForkProcess:
         forks = multiprocessing.get_context("fork")
@@ -244,7 +249,7 @@ class _Rig:
 
     def collected(self) -> Happened:
         """What happened, from the store and from what the handlers wrote down."""
-        with self._app() as app:
+        with self.app() as app:
             return self._collected(app)
 
     def _collected(self, app: Packhorse) -> Happened:

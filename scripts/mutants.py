@@ -10,10 +10,10 @@ is then tried in a copy of the repository by the tests that run its line, until 
 have passed.
 
 What came of each is kept in `faults/results/mutants.json`, so that the next run goes on where this
-one ended (`--again` tries the survivors again); the page is `faults/results/mutants.md`. A mutant
-that survives is a change that no test notices: either a test is missing, or the changed code makes
-no difference. The latter are listed, with the reason, in `scripts/mutants.toml`; so are changes
-that were written by hand, which every run tries.
+one ended (`--again` tries the survivors again, `--late` what timed out). The page is
+`faults/results/mutants.md`. A mutant that survives is a change that no test notices: either a test
+is missing, or the changed code makes no difference. The latter are listed, with the reason, in
+`scripts/mutants.toml`; so are changes that were written by hand, which every run tries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import argparse
 import itertools
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -53,7 +53,9 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "submission": (
             "src/packhorse/client/submission.py",
             "src/packhorse/client/backpressure.py",
+            "src/packhorse/client/spool/*.py",
             "src/packhorse/client/topics.py",
+            "src/packhorse/client/transactions.py",
             "src/packhorse/client/wire.py",
         ),
         "services": ("src/packhorse/runtime/services/*.py",),
@@ -71,6 +73,7 @@ MAPPED: Final = (
     "tests/unit/test_consumer*.py",
     "tests/unit/test_alerts_values.py",
     "tests/unit/test_app*.py",
+    "tests/unit/test_artifacts.py",
     "tests/unit/test_backpressure.py",
     "tests/unit/test_batch_documents.py",
     "tests/unit/test_context.py",
@@ -78,7 +81,9 @@ MAPPED: Final = (
     "tests/unit/test_declaring.py",
     "tests/unit/test_drainer.py",
     "tests/unit/test_duty.py",
+    "tests/unit/test_keys.py",
     "tests/unit/test_limits_running.py",
+    "tests/unit/test_process_fetcher.py",
     "tests/unit/test_spool.py",
     "tests/unit/test_submission.py",
     "tests/unit/test_task.py",
@@ -90,14 +95,18 @@ MAPPED: Final = (
     "tests/stores/test_artifacts.py",
     "tests/stores/test_bulk.py",
     "tests/stores/test_consumer_contracts.py",
+    "tests/stores/test_encryption.py",
+    "tests/stores/test_full_queues.py",
+    "tests/stores/test_sealed_records.py",
     "tests/stores/test_tenancy.py",
     "tests/stores/test_topics.py",
+    "tests/stores/test_unique_traces.py",
     "tests/stores/test_versions.py",
     "tests/telemetry/test_alerts.py",
     "tests/telemetry/test_otel.py",
-    "tests/transactions/test_outbox*.py",
-    "tests/transactions/test_topics.py",
+    "tests/transactions/test_*.py",
     "tests/web/test_operation*.py",
+    "tests/cli/test_schedules.py",
 )
 TESTS: Final = (*MAPPED, *(f"tests/supervisor/{file}.py" for file in sorted(BESIDE_FILES)))
 
@@ -149,11 +158,13 @@ def _changes(
         before = trials.get(key)
         if before is None:
             return True
+        if before.outcome == "timed out":
+            return bool(options.late)
         return options.again and before.outcome == "survived" and not is_equivalent(before, known)
 
     yield from (change for change in _by_hand() if is_to_try(change.mutant.key))
     taking = {
-        area: _of_area(area, found, trials)
+        area: _of_area(area, found, trials, is_to_try)
         for area, found in sample.items()
         if area in options.areas
     }
@@ -177,12 +188,16 @@ def _by_hand() -> Iterator[Change]:
         yield Change(NAMED, mutant, text, changed, each.get("tests", ""))
 
 
-def _of_area(area: str, found: Sequence[Mutant], trials: Mapping[str, Trial]) -> Iterator[Change]:
+def _of_area(
+    area: str,
+    found: Sequence[Mutant],
+    trials: Mapping[str, Trial],
+    is_to_try: Callable[[str], bool],
+) -> Iterator[Change]:
     """The mutants of an area that are programs; that is known of those that were tried."""
     for mutant in found:
         text = (ROOT / mutant.path).read_text("utf-8")
-        trial = trials.get(mutant.key)
-        if trial is not None and trial.outcome != "survived":
+        if mutant.key in trials and not is_to_try(mutant.key):
             yield Change(area, mutant, text, text)
             continue
         changed = mutated(text, mutant)
@@ -277,6 +292,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants")
     parser.add_argument("--judges", type=int, default=2, help="mutants tried at the same time")
     parser.add_argument("--again", action="store_true", help="try survivors again")
+    parser.add_argument("--late", action="store_true", help="try again what timed out")
     parser.add_argument("--map", nargs="*", help="learn again what tests run: of files, or all")
     return parser.parse_args(arguments)
 

@@ -100,7 +100,12 @@ def mutated(text: str, mutant: Mutant) -> str | None:
     from cosmic_ray.mutating import mutate_code  # noqa: PLC0415 - not in every environment
 
     if mutant.operator != LEFT_OUT:
-        changed: str | None = mutate_code(text, _operators()[mutant.operator], mutant.occurrence)
+        try:
+            changed: str | None = mutate_code(
+                text, _operators()[mutant.operator], mutant.occurrence
+            )
+        except AttributeError:  # it cannot replace the name of an exception with a dot in it
+            return None
         return changed if changed is not None and _is_program(changed) else None
     call = left_out_calls(text)[mutant.occurrence]
     lines = text.splitlines(keepends=True)

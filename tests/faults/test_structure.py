@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,9 @@ import msgspec
 import pytest
 
 from faults.checking.structure import RULES, Counted, Graph, Happened, judge
-from faults.structure import page, run
+from faults.structure import Rig, page, run
+from packhorse.core.batches import batch_group
+from packhorse.core.job import JobOptions, NewJob
 
 _BATCH: Final = Counted(2, 2, 2, 2, 100.0, "completed", members=1, ended=1)
 _GRAPH: Final = Graph({"a": (), "b": ("a",)}, {"a": "completed", "b": "completed"}, 2, "completed")
@@ -82,6 +85,22 @@ def test_a_planted_violation_is_found_by_its_rule(planted: str) -> None:
     assert verdict.findings[rule]
 
 
+def test_a_run_is_not_over_before_the_ends_of_all_jobs_are_folded(tmp_path: Path) -> None:
+    rig = Rig(f"sqlite:///{tmp_path}/jobs.db", tmp_path, random.Random(1), nodes=1, items=1)
+    callback = JobOptions(member=batch_group("batch", "").member("oncomplete"))
+    with rig.app() as app:
+        app.store.migrate()
+        app.store.run(app.store.jobs.submit([NewJob("one", "called", b"{}", options=callback)]))
+        app.job("one").cancel()
+        before = rig.is_quiet(app)
+
+        (line,) = app.store.run(app.store.journal.journal(batch_group("batch", ""), limit=9))
+        app.store.run(app.store.journal.fold(line.group, (line.id,), ()))
+
+        assert (before, rig.is_quiet(app)) == (False, True)
+
+
+@pytest.mark.timeout(300)  # longer than a run waits for its end: then it says what is missing
 def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     found = run("sqlite", tmp_path / "run", kills=1, seed=1, nodes=20, items=20)
 

@@ -60,6 +60,10 @@ def test_a_known_culprit_with_time_left_is_not_killed_for_another_jobs_sake() ->
     assert stuck_since(sight(impatient, culprit, turned_at=NOW - 60)) == NOW - 50
 
 
+def test_a_loop_that_has_turned_since_its_job_was_to_end_is_not_stuck_for_that_job() -> None:
+    assert stuck_since(sight(running(NOW - 100), turned_at=NOW - 50)) is None
+
+
 def test_a_loop_that_runs_nothing_has_a_minute() -> None:
     assert stuck_since(sight(turned_at=NOW - IDLE_BLOCKED_S)) is None
     assert stuck_since(sight(turned_at=NOW - IDLE_BLOCKED_S - 1)) is not None

@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from packhorse import DeadReason, JobHandle
-from packhorse.core.job import RetryRule
+from packhorse.core.job import Counters, RetryRule
 from packhorse.events import (
     Event,
     EventBus,
@@ -22,7 +24,12 @@ from packhorse.events import (
     JobRetried,
     JobTimedOut,
 )
-from packhorse.runtime.supervisor.crash_recovery import Cause, emit_recovered, recovered_events
+from packhorse.runtime.supervisor.crash_recovery import (
+    Cause,
+    _job,
+    emit_recovered,
+    recovered_events,
+)
 from packhorse.runtime.supervisor.messages import TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running
 from tests.supervisor.test_crash_recovery import HELLO, WORKER, Scene
@@ -76,6 +83,17 @@ def test_a_crash_is_told_with_its_evidence_and_when_the_job_runs_again() -> None
     assert "signal SIGSEGV" in event.error_message
 
 
+def test_the_delay_of_a_retry_is_told_in_parts_of_milliseconds() -> None:
+    scene = Scene(1)
+    (job,) = scene.recover(Cause.CRASH, [(scene.jobs[0], 200.0)])
+    settlement = msgspec.structs.replace(job.settlement, delay_us=1_500)
+
+    *_, event = recovered_events(replace(job, settlement=settlement), HELLO)
+
+    assert isinstance(event, JobRetried)
+    assert event.delay_ms == 1.5
+
+
 def test_a_job_that_blocked_its_process_is_told_as_a_timeout_and_what_follows_from_it() -> None:
     scene = Scene(1)
 
@@ -96,6 +114,19 @@ def test_a_timeout_that_leaves_retries_is_told_with_their_number() -> None:
     assert isinstance(event, JobRetried)
     assert (event.retry, event.max_retries, event.reason) == (1, 3, "job_timeout")
     assert (event.lone_crashes, event.max_crashes) == (0, 0)
+
+
+def test_a_job_is_judged_by_what_the_store_knows_of_it_or_by_its_orphan_alone() -> None:
+    scene = Scene(1)
+    orphan: Any = SimpleNamespace(job_id="job-0", fence=1, crashes=1, lone_crashes=0)
+    record = scene.store.run(scene.store.inspection.job(orphan.job_id))
+    assert record is not None
+    counted = msgspec.structs.replace(record, counters=Counters(failures=2))
+
+    known, unknown = _job(orphan, counted), _job(orphan, None)
+
+    assert (known.id, known.task, known.failures) == (orphan.job_id, "work", 2)
+    assert (unknown.id, unknown.failures) == (orphan.job_id, 0)
 
 
 def test_a_job_given_back_is_told_only_if_it_had_begun() -> None:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
+from typing import Final
 
 import pytest
 
-from scripts import mutants_map
+from scripts import mutants_map, mutations
 from scripts.mutants import AREAS, TESTS
 from scripts.mutants_map import TestMap, made_map
 from scripts.mutants_plugin import change, functions
@@ -18,6 +21,11 @@ from scripts.mutants_report import NAMED, ByHand, Trial, by_hand, judged, keep, 
 from scripts.mutations import Mutant, drawn, is_in_function, left_out_calls, statement
 from tests.tidy.budgets import ROOT
 
+#: Folders whose tests run in their own process, without a server.
+JUDGING: Final = (
+    *("tests/cli", "tests/stores", "tests/telemetry", "tests/transactions"),
+    *("tests/unit", "tests/web", "tests/worker"),
+)
 TEXT = """X = 1
 
 
@@ -38,6 +46,35 @@ def test_each_area_has_modules_and_there_are_tests(pattern: str) -> None:
 def test_a_change_that_is_written_by_hand_fits_in_one_place() -> None:
     for each in by_hand().named:
         assert (ROOT / each["path"]).read_text("utf-8").count(each["before"]) == 1, each["name"]
+
+
+def test_a_survivor_that_is_explained_is_a_change_to_the_code_as_it_is() -> None:
+    for each in by_hand().equivalent:
+        lines = (ROOT / each["path"]).read_text("utf-8").splitlines()
+        assert each["before"] in map(str.strip, lines), f"{each['path']}: {each['before']}"
+
+
+def test_a_test_that_imports_a_module_of_an_area_judges_it() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        for area in AREAS.values()
+        for each in area
+        for path in ROOT.glob(each)
+    }
+    judging = {path for each in TESTS for path in ROOT.glob(each)}
+
+    for folder in JUDGING:
+        for path in sorted((ROOT / folder).glob("test_*.py")):
+            found = sorted(modules.intersection(imported(path.read_text("utf-8"))))
+            assert path in judging or not found, f"{path} imports {found}"
+
+
+def imported(text: str) -> Iterator[str]:
+    """The modules that a text imports, and what may be modules in them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_a_call_whose_answer_is_not_used_can_be_left_out() -> None:
@@ -129,6 +166,18 @@ def test_no_more_runs_learn_than_there_are_files(
     made_map((), ["a.py"], 2)
 
     assert [command[-1] for command in commands] == ["a.py"]  # without one, pytest takes all
+
+
+def test_a_change_that_the_tool_cannot_make_is_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutate_code(*_: object) -> None:
+        raise AttributeError("no value")
+
+    tool = SimpleNamespace(mutate_code=mutate_code)
+    monkeypatch.setitem(sys.modules, "cosmic_ray", SimpleNamespace(mutating=tool))
+    monkeypatch.setitem(sys.modules, "cosmic_ray.mutating", tool)
+    monkeypatch.setattr(mutations, "_operators", lambda: {"core/ExceptionReplacer": None})
+
+    assert mutations.mutated(TEXT, Mutant(Path("a.py"), "core/ExceptionReplacer", 0, 1)) is None
 
 
 def test_a_line_belongs_to_the_head_of_its_statement() -> None:

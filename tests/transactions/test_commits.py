@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 import pytest
 
 from packhorse import JobHandle, JobStatus
+from packhorse.client import submission
 from packhorse.errors import JobNotFound
 from tests.transactions.support import ASYNC, SYNC, Orders, Transaction
 
@@ -80,6 +81,30 @@ def test_many_jobs_commit_together_and_keep_their_order(orders: Orders, open_tx:
         orders.app.enqueue_many([orders.send.call("c"), orders.send.call("d")], tx=open_one.tx)
 
     assert orders.run() == ["a", "b", "c", "d"]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few jobs in one part of a bulk submit, and in one that is all or none."""
+    monkeypatch.setattr(submission, "PART_JOBS_MAX", 2)
+    monkeypatch.setattr(submission, "ATOMIC_JOBS_MAX", 2)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_transaction_takes_more_jobs_than_one_atomic_submit(orders: Orders) -> None:
+    with orders.driver() as open_one:
+        orders.send.enqueue_many([{"order": name} for name in "abc"], tx=open_one.tx)
+
+    assert orders.run() == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("small_parts")
+async def test_an_async_transaction_takes_more_jobs_than_one_atomic_submit(orders: Orders) -> None:
+    async with orders.sqlalchemy_connection_async() as open_one:
+        await orders.send.aenqueue_many([{"order": name} for name in "abc"], tx=open_one.tx)
+
+    await orders.app.arun(burst=True, concurrency=1)
+    assert orders.ran == ["a", "b", "c"]
 
 
 @every_library

@@ -8,15 +8,18 @@ from typing import Any, cast
 
 import pytest
 
+from packhorse.breaker import BREAKER_KIND
 from packhorse.core.clock import SECOND_US
 from packhorse.core.job import JobStatus
 from packhorse.core.policies.alerts import AlertState
 from packhorse.core.policies.records import Put, RecordId
 from packhorse.core.schedules import SCHEDULE_KIND
 from packhorse.events import EventBus
+from packhorse.runtime.services import alerts
 from packhorse.runtime.services.alerts import AlertWatch, _failure_rate, _Sight, _value
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.memory.store import MemoryStore
+from packhorse.stores.plan import Plan
 from packhorse.stores.requests import Counts, Totals
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.worker.support import Even
@@ -129,3 +132,43 @@ async def test_a_schedule_is_late_by_the_time_since_it_was_due() -> None:
 
     assert seen.late_s == 1.5
     assert (await watch._sight(clock.now_us(), {"depth"})).late_s == 0.0
+
+
+async def test_the_latency_of_the_store_is_the_time_that_a_count_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    clock.advance(100.0)
+    watch = AlertWatch(ServiceContext(store, clock, Even(), EventBus(), "w"), alerts=())
+    counts = store.inspection.counts
+
+    def slow() -> Plan[tuple[Counts, ...]]:
+        clock.advance(0.25)
+        return counts()
+
+    monkeypatch.setattr(store.inspection, "counts", slow)
+
+    seen = await watch._sight(clock.now_us(), {"store_latency"})
+
+    assert seen.latency_s == 0.25
+
+
+async def test_breakers_that_are_open_are_counted_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    for state in ("closed", "half-open", "open"):
+        put = Put(RecordId(BREAKER_KIND, "", state), b"{}", 0)
+        store.run(store.records.change([put]))
+    monkeypatch.setattr(
+        alerts,
+        "breaker_info",
+        lambda record, _now_us: SimpleNamespace(state=SimpleNamespace(value=record.id.key)),
+    )
+    watch = AlertWatch(ServiceContext(store, clock, Even(), EventBus(), "w"), alerts=())
+
+    seen = await watch._sight(clock.now_us(), {"open_breakers"})
+
+    assert seen.breakers == 1

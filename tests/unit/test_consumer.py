@@ -88,6 +88,27 @@ async def test_ids_of_attempts_are_unique_though_callers_give_jobs_one_trace(dep
     assert all(each.startswith("shared-") for each in seen)
 
 
+async def test_a_consumer_claims_again_as_soon_as_its_lease_was_renewed(
+    depot: Depot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nudged: list[bool] = []
+    async with depot.consumer() as consumer:
+        runtime = consumer._runtime
+        assert runtime is not None
+        monkeypatch.setattr(runtime.fetcher, "nudge", lambda: nudged.append(True))
+
+        runtime.on_renewed()
+        assert nudged == [True]
+
+
+async def test_nothing_of_a_consumer_runs_on_once_it_is_closed(depot: Depot) -> None:
+    before = asyncio.all_tasks()
+    async with depot.consumer():
+        assert asyncio.all_tasks() > before
+
+    assert asyncio.all_tasks() == before
+
+
 async def test_what_a_job_holds_is_not_shown_by_its_repr(depot: Depot) -> None:
     depot.submit("one", payload=b'{"password":"hunter2"}')
 

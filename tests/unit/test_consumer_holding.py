@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from packhorse.core.policies.attachments import Attaching
 from packhorse.events import JobRescued, LoopBlocked, StoreRecovered, StoreTrouble
 from packhorse.runtime.consumer import Consumer
 from packhorse.runtime.consumer.runtime import ConsumerRuntime
+from packhorse.runtime.worker.attempt import Stage
 from packhorse.stores.memory import MemoryStore
 from packhorse.stores.requests import QueueSettings, Renewal, WorkerRecord
 from tests.unit.consumer_support import EVERY_STORE, Depot, Flow, depot_on, fetched
@@ -424,3 +427,30 @@ def _only_worker(depot: Depot) -> WorkerRecord:
 def _is_live(depot: Depot, worker: str) -> bool:
     workers = depot.store.run(depot.store.leases.workers())
     return any(each.worker == worker and each.live for each in workers)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_job_that_no_caller_receives_is_given_back_unless_its_end_is_being_written(
+    *, answered: bool
+) -> None:
+    released: list[object] = []
+    answer = SimpleNamespace(done=lambda: answered)
+    settling = SimpleNamespace(counted=False, answer=answer, withdrawn=True)
+    attempt: Any = SimpleNamespace(settling=settling, stage=Stage.RUNNING)
+    runtime: Any = SimpleNamespace(_release=released.append)
+
+    ConsumerRuntime._not_opened(runtime, attempt)
+
+    assert released == ([attempt] if answered else [])
+    assert settling.withdrawn is answered
+
+
+def test_what_is_held_and_does_not_wait_for_a_fetch_is_running() -> None:
+    sizes: list[int] = []
+    slots = SimpleNamespace(held=["a", "b"], waiting=["b"], running=0, resize=sizes.append)
+    fetch = SimpleNamespace(answer=SimpleNamespace(done=lambda: False))
+    runtime: Any = SimpleNamespace(slots=slots, _waiting=[fetch, fetch])
+
+    ConsumerRuntime._count(runtime)
+
+    assert (slots.running, sizes) == (1, [3])

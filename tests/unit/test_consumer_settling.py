@@ -402,3 +402,12 @@ async def test_a_job_whose_deadline_is_to_come_is_completed(depot: Depot) -> Non
         assert await consumer.mark_complete(await fetched(consumer), result=1)
 
     assert depot.status("job") is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("reason", ["a wish", "deadlines", "job_timeouts", "zebra"])
+def test_a_reason_in_own_words_is_told_in_those_words(reason: str) -> None:
+    outcome = failed_once(reason, None, 1.0)
+
+    assert isinstance(outcome, Failed)
+    assert (outcome.error.type, outcome.error.code) == ("Failure", "REPORTED")
+    assert outcome.error.message == reason

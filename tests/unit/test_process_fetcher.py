@@ -7,12 +7,17 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from packhorse.core.clock import SystemClock
 from packhorse.runtime.worker.fetcher import Fetcher
-from packhorse.runtime.worker.processes.runner import ProcessFetcher
+from packhorse.runtime.worker.processes.messages import Setup
+from packhorse.runtime.worker.processes.pool import ProcessLimits, ProcessPool
+from packhorse.runtime.worker.processes.runner import ProcessFetcher, _pool
 from packhorse.runtime.worker.shutdown import Shutdown
 from packhorse.runtime.worker.slots import Slots
 from packhorse.stores.requests import Claimed
+from tests.worker.support import PATIENCE_S, worker_options
 
 
 class Claims:
@@ -82,3 +87,36 @@ def test_wake_ups_and_turns_reach_the_claims_for_processes_too() -> None:
     fetcher.consider()
 
     assert told == ["wake", "consider"]
+
+
+async def test_waits_for_a_process_that_have_a_limit_end_when_they_are_turned_away() -> None:
+    setup = Setup(app="a:app", folder="", path=(), main=None, worker="w", log_level=0)
+    limits = ProcessLimits(slots=0, max_jobs=1, max_failures=1, recycle_mib=None)
+    pool = ProcessPool(setup, limits, hopeless=lambda _why: None)
+    acquiring = asyncio.create_task(pool.acquire(wait_s=600))
+    resting = asyncio.create_task(pool.rest(600))
+    patient = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+
+    pool.turn_away()
+
+    await asyncio.wait_for(resting, PATIENCE_S)
+    with pytest.raises(TimeoutError):
+        await acquiring
+    assert not patient.done()
+    patient.cancel()
+
+
+@pytest.mark.parametrize(("cpu_us", "cpu_s"), [(None, None), (7_500_000, 7), (10, 1)])
+def test_a_process_may_use_the_processor_for_whole_seconds(
+    cpu_us: int | None, cpu_s: int | None
+) -> None:
+    app = SimpleNamespace(folder="", modules=(), url="memory://")
+    runtime: Any = SimpleNamespace(
+        env=SimpleNamespace(app=app, origin="a:app"),
+        options=worker_options(process_cpu_us=cpu_us),
+        worker="w",
+        leave_with=lambda _why: None,
+    )
+
+    assert _pool(runtime)._setup.cpu_s == cpu_s

@@ -17,6 +17,7 @@ import pytest
 from packhorse import JobNotFound, JobStatus, Packhorse, StoreUnavailable
 from packhorse.client.spool import SpoolFile
 from packhorse.client.spool import file as spool_file
+from packhorse.client.spool.connection import SpoolDelivery, _timed
 from packhorse.core.job import NewJob
 from packhorse.events import JobsSpooled, SpoolDelivered, SpoolRefused
 from packhorse.stores import open_store
@@ -323,3 +324,26 @@ def test_a_forked_child_spools_and_delivers_by_itself(world: World) -> None:
     world.wait_until_empty()
 
     assert world.numbers() == [1, 2]
+
+
+def test_a_delay_is_added_to_the_time_of_the_submit() -> None:
+    job = _timed(NewJob("a", "work", b"{}", delay_us=3), 5)
+
+    assert (job.scheduled_us, job.delay_us) == (8, 0)
+
+
+def test_a_delivery_that_was_stopped_may_begin_again_and_keeps_no_program_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+    nothing: Any = None
+    delivery = SpoolDelivery(nothing)
+    deliver = lambda: seen.append((delivery._stop.is_set(), threading.current_thread().daemon))  # noqa: E731 - it replaces a method
+    monkeypatch.setattr(delivery, "_deliver_all", deliver)
+    delivery.stop()
+
+    delivery.start()
+
+    assert delivery._thread is not None
+    delivery._thread.join(_PATIENCE_S)
+    assert seen == [(False, True)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
-from packhorse.client.submission import parts
+from packhorse.client.submission import _WARNED_MAX, parts
 from packhorse.core.job import NewJob
 from packhorse.errors import UsageError
 
@@ -73,4 +73,28 @@ def test_an_id_of_ones_own_in_a_bulk_is_looked_for_among_stored_jobs(
     bulks = [app.enqueue_many([work.call(), work.using(job_id=own).call()]) for _ in range(2)]
 
     assert [[job.deduplicated for job in bulk] for bulk in bulks] == [[False] * 2, [False, True]]
+    app.close()
+
+
+def test_a_queue_whose_name_looks_mistyped_is_warned_of_once() -> None:
+    app = Packhorse("memory://")
+    app.queue("reports")
+    work = app.task(queue="reports", name="work")(lambda: None).using(queue="report")
+
+    with pytest.warns(UserWarning, match="did you mean 'reports'") as seen:
+        app.enqueue_many([work.call(), work.call()])
+
+    assert len(seen) == 1
+    app.close()
+
+
+def test_a_program_with_very_many_queues_is_warned_of_the_first_ones_only() -> None:
+    app = Packhorse("memory://")
+    app.queue("reports")
+    work = app.task(queue="reports", name="work")(lambda: None)
+    app._submission._warned.update(f"queue q{number}" for number in range(_WARNED_MAX))
+
+    work.using(queue="report").enqueue()  # would be warned of, which fails tests
+
+    assert len(app._submission._warned) == _WARNED_MAX
     app.close()

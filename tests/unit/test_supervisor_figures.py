@@ -119,6 +119,14 @@ def test_queues_are_shown_by_state_with_the_age_of_the_oldest_ready_job() -> Non
     assert shown['queue_oldest_ready_seconds{queue="idle"}'] == 0
 
 
+def test_a_job_that_became_ready_after_the_look_has_not_waited() -> None:
+    held = Counts("mail", {JobStatus.QUEUED: 1}, {0: 2_000_000})
+
+    shown = exposed(replace(NOTHING, queues=(held,), now_us=1_000_000))
+
+    assert shown['queue_oldest_ready_seconds{queue="mail"}'] == 0
+
+
 def test_a_report_goes_through_the_pipe_and_adds_to_that_of_earlier_processes() -> None:
     line = encode(LIVING)
 

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from packhorse.runtime.supervisor import fleet, posix
+from packhorse.errors import StoreUnavailable
+from packhorse.runtime.supervisor import fleet, posix, probes
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import NoSuspects, Quiet, Report, Retire, encode
 from packhorse.runtime.supervisor.probes import not_ready, status_document
@@ -123,13 +125,13 @@ async def test_it_is_told_why_no_jobs_are_claimed(
 
 
 async def test_the_status_of_a_process_tells_how_long_things_take(watch: Watch) -> None:
-    watch.child.started_at = 950.0
+    watch.child.started_at = 949.5
     watch.child.memory.begin("a-job", 7, 990.5, 1_030.25)
     watch.clock.advance(2.0)
 
     [told] = status_document(watch.supervisor)["processes"]
 
-    assert (told["upS"], told["loopTurnedS"], told["seat"], told["draining"]) == (52, 2, 0, False)
+    assert (told["upS"], told["loopTurnedS"], told["seat"], told["draining"]) == (52.5, 2, 0, False)
     assert told["running"] == [{"jobId": "a-job", "fence": 7, "runningS": 11.5, "leftS": 28.2}]
 
 
@@ -178,6 +180,23 @@ async def test_a_supervisor_tells_its_parent_what_has_changed_and_its_end(
     assert told[1] == told[2] != told[0]
 
 
+async def test_queues_that_cannot_be_counted_are_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ask(_question: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    supervisor: Any = SimpleNamespace(
+        store_client=SimpleNamespace(ask=ask), hello=SimpleNamespace(queues=("mail",))
+    )
+
+    with caplog.at_level("WARNING", "packhorse"):
+        found = await probes._counts(supervisor)
+
+    assert found == ()
+    assert "the queues could not be counted: it is away" in caplog.text
+
+
 # ---------------------------------------------------------------------------------------- posix
 
 
@@ -198,6 +217,18 @@ def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(signal, "getsignal", lambda _, found=handler: found)
         assert (signal.SIGHUP in posix.stop_signals()) is handled
         assert {signal.SIGTERM, signal.SIGINT} <= set(posix.stop_signals())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the kernel of Linux does so")
+def test_a_process_that_is_to_die_with_its_parent_asks_the_kernel_to_kill_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(posix, "_prctl", lambda option, value: asked.append((option, value)))
+
+    posix.die_with_parent()
+
+    assert asked == [(posix._PR_SET_PDEATHSIG, signal.SIGKILL)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux lets processes adopt")

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import sys
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -185,3 +189,29 @@ async def test_the_first_process_alone_is_told_that_it_is_the_first(watch: Watch
     watch.look()
 
     assert watch.commands == [True, False]
+
+
+async def test_the_connection_to_the_store_is_closed_at_the_end() -> None:
+    closed: list[bool] = []
+    supervisor = Supervisor(lambda *_first: SLEEP, 0, clock=VirtualClock(), chance=Even())
+    client = SimpleNamespace(close=lambda: closed.append(True))
+    supervisor._store_client = cast("Any", client)
+    supervisor.stop(signal.SIGTERM)
+
+    await supervisor.run()
+
+    assert closed == [True]
+
+
+async def test_a_process_that_has_not_said_its_grace_has_five_seconds(watch: Watch) -> None:
+    watch.child.hello = None
+
+    assert watch.supervisor.state_of(watch.child).grace_s == 5.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets limits of another process")
+async def test_a_process_that_is_aborted_leaves_no_image_of_its_memory(watch: Watch) -> None:
+    watch.child.abort()
+
+    assert watch.child.signals == [signal.SIGABRT]
+    assert resource.prlimit(watch.child.pid, resource.RLIMIT_CORE)[0] == 0

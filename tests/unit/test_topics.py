@@ -23,6 +23,7 @@ from packhorse.core.topics import (
     put_subscriber,
     reached,
 )
+from packhorse.errors import UsageError
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.runtime.services.subscribers import Subscribers
 from packhorse.stores.memory import MemoryStore
@@ -160,6 +161,20 @@ async def test_what_newer_code_does_not_subscribe_gets_events_until_it_is_retire
     assert len(await app.topic("order.paid").apublish({})) == 1
 
 
+async def test_a_subscriber_that_newer_code_wrote_in_another_shape_is_left_alone(
+    packhorse_app: TestApp,
+) -> None:
+    app = packhorse_app
+    put = put_subscriber(stored("removed"), 0)
+    await app.store.arun(app.store.records.change([msgspec.structs.replace(put, document=b"7")]))
+
+    await service(app, [], release="new").run_once()
+
+    record = await app.store.arun(app.store.records.record(put.id))
+    assert record is not None
+    assert record.document == b"7"
+
+
 def service(
     app: TestApp,
     subscribers: list[SubscriberDeclaration],
@@ -228,6 +243,21 @@ def test_apps_keep_their_subscribers_apart() -> None:
 
     assert len(one.topic("t").publish({})) == 1
     assert other.topic("t").publish({}) == []
+
+
+def test_an_event_for_more_subscribers_than_one_transaction_takes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Packhorse("memory://")
+    for name in ("mail", "bill"):
+        app.topic("t").subscribe(app.task(name=name)(print_nothing))
+
+    monkeypatch.setattr(topics, "ATOMIC_JOBS_MAX", 1)
+    with pytest.raises(UsageError, match="for 2 subscribers"):
+        app.topic("t").publish({})
+
+    monkeypatch.setattr(topics, "ATOMIC_JOBS_MAX", 2)
+    assert len(app.topic("t").publish({})) == 2
 
 
 def print_nothing() -> None:

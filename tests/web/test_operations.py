@@ -12,6 +12,7 @@ import pytest
 from packhorse.client.operations import OPERATION_KIND
 from packhorse.core.clock import SystemChance
 from packhorse.core.policies.records import Put, RecordId
+from packhorse.events import JobCancelled
 from packhorse.runtime.services.operations import OperationSteps
 from packhorse.runtime.services.service import ServiceContext
 from packhorse.stores.plan import Plan
@@ -184,6 +185,17 @@ async def test_what_matches_is_cancelled_and_what_came_later_is_not(app: TestApp
     assert (end["done"], end["refused"], end["matched"]) == (2, 0, 3)
     assert [await job.astatus() for job in mine] == ["cancelled"] * 3
     assert [await job.astatus() for job in (other, later)] == ["queued", "pending"]
+
+
+async def test_an_operation_tells_of_the_jobs_that_it_cancels(app: TestApp, web: Web) -> None:
+    told: list[str] = []
+    app.on(JobCancelled)(lambda event: told.append(event.job_id))
+    mine = [await app.tasks["add"].using(queue="mail").aenqueue(1, 2) for _ in range(2)]
+    app.clock.advance(1)
+
+    await ended(app, web, await begun(web, action="cancel", queue="mail"))
+
+    assert sorted(told) == sorted(job.id for job in mine)
 
 
 class Meddled:

@@ -15,6 +15,7 @@ from packhorse.batches.beginning import MapOptions
 from packhorse.core.clock import SECOND_US, from_datetime
 from packhorse.core.job import JobStatus
 from packhorse.group_errors import BatchConflict, BatchItemFailed
+from packhorse.runtime.worker.chunks import _TURN
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import every_store
 
@@ -49,6 +50,31 @@ class Shop:
             "on_complete": called.call("complete"),
             "on_death": called.call("death"),
         }
+
+
+def test_items_that_never_wait_let_other_code_of_the_loop_have_its_turn(
+    packhorse_app: TestApp,
+) -> None:
+    turns: list[int] = []
+    seen: list[int] = []
+
+    def turn() -> None:
+        turns.append(len(seen))
+        if len(seen) < 100:
+            asyncio.get_running_loop().call_soon(turn)
+
+    @packhorse_app.task
+    async def note(number: int) -> int:
+        if not seen:
+            turn()
+        seen.append(number)
+        return number
+
+    packhorse_app.batch(note, range(100), batch_size=100)
+    packhorse_app.run_jobs()
+
+    assert seen == list(range(100))
+    assert len(set(turns)) >= 100 // _TURN
 
 
 @pytest.mark.req("S1-53", "S1-57", "S1-58", "S1-59")

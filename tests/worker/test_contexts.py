@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from packhorse import Context, JobStatus, Packhorse
-from packhorse.runtime.worker.attempt import Attempt
+from packhorse.runtime.worker.attempt import Attempt, Ending
+from packhorse.runtime.worker.contexts import StoreHost
 from packhorse.runtime.worker.handlers import HandlerSpec
-from packhorse.runtime.worker.processes.child import _AppResources, _ProcessHost
+from packhorse.runtime.worker.processes.child import _AppResources, _Process, _ProcessHost
+from packhorse.runtime.worker.processes.messages import Cancel
 from packhorse.stores.sqlite.transactions import SqliteTransactions
 from tests.worker.support import Yard
 
@@ -58,3 +60,24 @@ async def test_a_handler_in_a_process_hears_whether_what_it_keeps_was_kept() -> 
 
     assert not await host.aattach({"a": b"3"})
     assert not host.attach({"b": b"3"})
+
+
+def test_the_time_of_a_handler_is_the_stores_to_the_microsecond() -> None:
+    attempt: Any = SimpleNamespace(job=None, offset_us=3, offset_us_max=5)
+    resources: Any = SimpleNamespace(monotonic=lambda: 2.5)
+
+    host = StoreHost(attempt, resources)
+
+    assert (host.now_us(), host.passed_us()) == (2_500_005, 2_500_003)
+
+
+def test_a_process_ends_the_job_that_is_named_and_no_other() -> None:
+    attempt = SimpleNamespace(job=SimpleNamespace(id="b", fence=2), ending=None, context=None)
+    process: Any = SimpleNamespace(_attempt=attempt)
+
+    for other in (Cancel("a", 9), Cancel("b", 1), Cancel("b", 3), Cancel("c", 2)):
+        _Process._hear(process, other)
+    before = attempt.ending
+    _Process._hear(process, Cancel("b", 2))
+
+    assert (before, attempt.ending) == (None, Ending.CANCEL)

@@ -301,3 +301,16 @@ async def test_a_worker_that_goes_on_folds_soon_after_an_end(
     async with yard.running():
         yard.do(yard.store.jobs.submit([member(1)]))
         await asyncio.wait_for(done.wait(), 10)
+
+
+def test_a_group_that_cannot_be_folded_rests_twice_as_long_each_time(
+    packhorse_app: TestApp,
+) -> None:
+    service = groups(packhorse_app, "w", Summing())
+    rests = []
+
+    for _ in range(6):
+        service._rest(GROUP, ValueError("not this one"))
+        rests.append(service._resting[GROUP].next_s)
+
+    assert rests == [4, 8, 16, 32, 60, 60]

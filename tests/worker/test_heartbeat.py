@@ -101,6 +101,20 @@ async def test_what_is_held_is_told_once_a_minute_not_with_each_renewal(beats: B
     assert beats.told == [True, False, False, True, False, False, True]
 
 
+async def test_a_renewal_that_tells_nothing_is_not_followed_sooner(beats: Beats) -> None:
+    beats.beat()
+    beats.beat(after_s=RENEWS_EACH_S)
+
+    beats.beat(after_s=RENEWS_EACH_S - 1)
+    assert beats.told == [True, False]
+    beats.beat(after_s=1)
+    assert beats.told == [True, False, False]
+
+
+async def test_a_worker_that_has_just_begun_misses_no_answer(beats: Beats) -> None:
+    assert not beats.heartbeat.must_tell
+
+
 async def test_what_is_held_is_told_at_once_when_an_answer_was_lost(beats: Beats) -> None:
     beats.beat()
     beats.heartbeat.must_tell = True

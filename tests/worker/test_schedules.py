@@ -7,6 +7,8 @@ import asyncio
 import logging
 import zoneinfo
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
@@ -16,6 +18,7 @@ from packhorse.events import ScheduleLate, ScheduleMissed, ScheduleRefused, Sche
 from packhorse.logs import attach
 from packhorse.runtime.services import ticker as ticker_module
 from packhorse.runtime.services.service import Duty
+from packhorse.runtime.services.ticker import _RUNS_YET
 from packhorse.testing import TestApp
 from tests.worker.schedule_support import MIDNIGHT, Ran, every_store, hours
 
@@ -189,6 +192,33 @@ async def test_while_another_one_is_on_duty_a_worker_waits(packhorse_app: TestAp
 
     assert 0.5 <= wait_s <= 1.5
     await asyncio.to_thread(packhorse_app.assert_enqueued, ran.report, count=1)
+
+
+@pytest.mark.parametrize("reason", ["a queue is full", "unknown"])
+async def test_a_fire_that_was_refused_is_told_of_unless_the_run_before_was_the_reason(
+    packhorse_app: TestApp, reason: str
+) -> None:
+    ran = Ran(packhorse_app)
+    told: list[str] = []
+    packhorse_app.on(ScheduleRefused)(lambda event: told.append(event.reason))
+    schedule: Any = SimpleNamespace(name="a")
+
+    await ran.ticker("one")._note_refused(schedule, {"1": _RUNS_YET})
+    assert told == []
+
+    await ran.ticker("one")._note_refused(schedule, {"1": _RUNS_YET, "2": reason})
+    assert told == [reason]
+
+
+async def test_a_worker_that_has_fired_looks_again_at_once(packhorse_app: TestApp) -> None:
+    ran = Ran(packhorse_app)
+    packhorse_app.schedule("a", ran.report.call(), every="2s")
+    ticker = ran.ticker("one")
+    await ticker.run_once()
+    packhorse_app.clock.advance(2)
+
+    assert await ticker.run_once() == 0.0
+    assert await ticker.run_once() > 0.0
 
 
 async def test_no_worker_looks_far_more_often_than_it_has_to(packhorse_app: TestApp) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from packhorse.core.policies.retention import DAY_US
 from packhorse.errors import StoreUnavailable
 from packhorse.events import JobDead, JobRescued, TasksParked
 from packhorse.runtime.services.rescuer import Rescuer
-from packhorse.runtime.services.service import Driver, Service, spread
+from packhorse.runtime.services.service import Driver, Service, in_parts, spread
 from packhorse.runtime.services.upkeep import (
     PARKED_US_MAX,
     DeathReporter,
@@ -288,6 +290,19 @@ async def test_what_is_over_and_past_its_lifetime_is_removed(yard: Yard) -> None
     assert yard.do(yard.store.inspection.job(job_id)) is None
 
 
+@pytest.mark.parametrize(("pruned", "rest_s"), [(500, 0.0), (499, 30.0)])
+async def test_a_full_batch_of_what_is_removed_is_followed_by_the_next_at_once(
+    yard: Yard, pruned: int, rest_s: float
+) -> None:
+    async def answered(_plan: object) -> int:
+        return pruned
+
+    store: Any = SimpleNamespace(upkeep=yard.store.upkeep, arun=answered)
+    context = replace(yard.services(), store=store)
+
+    assert await Pruner(context).run_once() == rest_s
+
+
 @pytest.mark.req("S1-29")
 async def test_jobs_no_worker_knows_are_set_aside_told_and_given_up_after_a_time(
     yard: Yard,
@@ -432,3 +447,12 @@ def test_intervals_are_spread_by_a_quarter_either_way() -> None:
 
     assert spread(4.0, At(0.0)) == 3.0
     assert spread(4.0, At(0.999)) == pytest.approx(5.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "parts"), [(60, 10_000, [50, 10]), (3, 200 << 10, [2, 1])]
+)
+def test_what_is_written_together_is_bounded_in_records_and_bytes(
+    records: int, size: int, parts: list[int]
+) -> None:
+    assert [len(part) for part in in_parts(range(records), lambda _: size)] == parts

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,8 +16,17 @@ from click.testing import CliRunner
 
 from packhorse import Packhorse
 from packhorse.cli.main import root
-from packhorse.client.worker_signals import aask_stacks
+from packhorse.client.worker_signals import (
+    HandlerStack,
+    WorkerStacks,
+    aask_stacks,
+    read_stacks,
+    stacks_id,
+    stacks_put,
+)
 from packhorse.runtime.worker.processes.runner import ProcessRunner
+from packhorse.runtime.worker.stacks import _FRAMES_MAX, _HANDLERS_MAX, StackAnswers, _outward
+from packhorse.stores.memory import MemoryStore
 from tests.servers.postgres import postgres_url
 from tests.servers.redis import redis_url
 
@@ -129,3 +139,31 @@ async def test_where_handlers_in_processes_are_is_told_once_each_has_said_it() -
     assert told == []
     two()
     assert told == [True]
+
+
+def test_of_a_deep_stack_so_many_of_the_innermost_frames_are_told() -> None:
+    def frames(depth: int) -> list[FrameType]:
+        return frames(depth - 1) if depth else _outward(sys._getframe())
+
+    found = frames(2 * _FRAMES_MAX)
+
+    assert {each.f_code.co_name for each in found} == {"frames"}
+    assert len(found) == _FRAMES_MAX
+
+
+def test_of_very_many_handlers_those_that_run_longest_are_told_and_the_others_counted() -> None:
+    store = MemoryStore()
+    store.run(store.records.change([stacks_put(WorkerStacks(worker="w", by="me"))]))
+    running = [
+        HandlerStack(job_id=f"{number}", task="t", seconds=number, kind="thread", stack="")
+        for number in range(_HANDLERS_MAX + 3)
+    ]
+    runtime = SimpleNamespace(env=SimpleNamespace(store=store), worker="w")
+    answers: Any = SimpleNamespace(_runtime=runtime, _stacks=lambda: running)
+
+    StackAnswers._answer(answers)
+
+    told = read_stacks(store.run(store.records.record(stacks_id("w"))))
+    assert told is not None
+    assert (told.answered, told.more, len(told.stacks)) == (True, 3, _HANDLERS_MAX)
+    assert min(each.seconds for each in told.stacks) == 3

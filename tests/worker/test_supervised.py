@@ -10,12 +10,14 @@ from typing import Any, cast
 import pytest
 
 from packhorse.client.registry import Registry
-from packhorse.runtime.supervisor.messages import FromChild, Report, Retire
+from packhorse.core.outcome import Released
+from packhorse.runtime.supervisor.messages import FromChild, Quiet, Report, Retire
 from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.recycling import Recycling, memory_mib
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.supervised import SupervisorReporter
 from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
+from packhorse.runtime.worker.worker_runtime import WorkerRuntime
 from tests.worker.support import HandClock, worker_options
 
 
@@ -145,3 +147,44 @@ def test_a_process_is_replaced_for_its_memory_once_it_has_begun_a_job() -> None:
     assert large.swollen(0) is None
     assert (large.swollen(1) or "").endswith("MiB in memory")
     assert small.swollen(1) is None
+
+
+@pytest.mark.parametrize("place", [None, 3])
+def test_the_end_of_an_attempt_is_noted_where_its_begin_was(place: int | None) -> None:
+    worker = Worker()
+    noted: list[int] = []
+    settled: list[object] = []
+    reporter: Any = worker.reporter
+    reporter.memory = SimpleNamespace(ended=noted.append)
+    reporter._runtime.settler.add = lambda *given: settled.append(given)
+    attempt = SimpleNamespace(place=place, handler=SimpleNamespace(process=True))
+
+    reporter.settle(attempt, Released(started=True))
+
+    assert noted == ([] if place is None else [place])
+    assert settled == [(attempt, Released(started=True))]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_worker_that_is_told_to_be_quiet_says_so_to_its_supervisor(*, on: bool) -> None:
+    said, obeyed = Said(), list[bool]()
+    runtime: Any = SimpleNamespace(
+        env=SimpleNamespace(link=said), set_quiet=lambda *, on: obeyed.append(on)
+    )
+
+    WorkerRuntime.told_quiet(runtime, on)
+
+    assert cast("list[Any]", said.messages) == [Quiet(on)]
+    assert obeyed == [on]
+
+
+def test_figures_that_could_not_be_sent_are_sent_with_the_next_report() -> None:
+    worker = Worker()
+    noted: list[object] = []
+    reporter: Any = worker.reporter
+    reporter._link = SimpleNamespace(counting=True, send=lambda _report: False)
+    reporter._tallies = SimpleNamespace(changed=lambda: ("one",), not_sent=noted.append)
+
+    reporter.beat()
+
+    assert noted == [("one",)]

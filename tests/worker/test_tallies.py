@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from packhorse import RetryPolicy
-from packhorse.core.job import JobStatus
+from packhorse.core.clock import SECOND_US
+from packhorse.core.job import JobStatus, RetryRule
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
 from packhorse.core.settlement import (
     Counted,
@@ -17,10 +20,13 @@ from packhorse.core.settlement import (
     Verdict,
     counted_as,
 )
+from packhorse.events import EventBus
+from packhorse.runtime.worker import telemetry
 from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
+from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.signals import Snooze
 from tests.unit.consumer_support import Depot, HeldStore, fetched
-from tests.worker.support import PATIENCE_S, Yard, heard, until
+from tests.worker.support import PATIENCE_S, Even, Yard, heard, until
 
 
 async def counted(yard: Yard) -> dict[str, Series]:
@@ -33,6 +39,24 @@ async def counted(yard: Yard) -> dict[str, Series]:
 
 def ends(series: Series) -> dict[str, int]:
     return {name: count for name, count in zip(OUTCOMES, series.outcomes, strict=True) if count}
+
+
+async def test_what_failed_was_processed_as_well() -> None:
+    yard = Yard()
+
+    async def add() -> None: ...
+
+    async def fail() -> None:
+        raise ValueError("always")
+
+    yard.task(add)
+    yard.task(fail, retry=RetryPolicy(max_retries=0))
+    for name in ("add", "fail", "fail"):
+        yard.submit(name)
+
+    report = await asyncio.wait_for(yard.worker(burst=True).run(), PATIENCE_S)
+
+    assert (report.succeeded, report.failed, report.processed) == (1, 2, 3)
 
 
 async def test_each_attempt_is_counted_by_what_it_came_to() -> None:
@@ -222,3 +246,46 @@ def test_unused_look_ahead_counts_as_nothing() -> None:
     unused = Settlement("job", 1, SettlementKind.RELEASED, JobStatus.QUEUED, ended=False)
 
     assert counted_as(unused, Verdict.APPLIED) is None
+
+
+def test_a_first_attempt_has_waited_since_its_job_was_ready_by_the_stores_clock() -> None:
+    tallies = Tallies(WorkerCounters())
+    job = SimpleNamespace(queue="q", task="t", attempts=0, ready_us=105 * SECOND_US)
+    attempt: Any = SimpleNamespace(
+        job=job, begun=True, duration=1.0, offset_us=100 * SECOND_US, started=7.0
+    )
+
+    done = Settlement("one", 1, SettlementKind.COMPLETED, JobStatus.COMPLETED)
+
+    tallies.count(attempt, done, Verdict.APPLIED, before=False)
+
+    [totals] = tallies.totals()
+    assert totals.wait_s == 2.0
+    assert tallies.changed() == (totals,)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_retry_tells_of_all_crashes_of_a_job_that_ran_alone(
+    monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    told: list[dict[str, Any]] = []
+    announcer: Any = Announcer(EventBus(), Even(), "w")
+    announcer._emit = lambda _attempt, _kind, **fields: told.append(fields)
+    rules = SimpleNamespace(retry=RetryRule(max_retries=3), crashes_allowed=5)
+    monkeypatch.setattr(telemetry, "rules_of", lambda _job, _handler: rules)
+    job = SimpleNamespace(failures=2, lone_crashes=1)
+    failed = SimpleNamespace(
+        kind=SettlementKind.FAILED,
+        dead_reason=None,
+        status=JobStatus.PENDING,
+        failures=1,
+        lone_crashes=lost,
+        delay_us=1_500,
+        error=None,
+    )
+
+    announcer._job_goes_on(SimpleNamespace(job=job, handler=None), failed, Verdict.APPLIED, {})
+
+    [event] = told
+    assert (event["retry"], event["max_retries"], event["delay_ms"]) == (3, 3, 1.5)
+    assert (event["lone_crashes"], event["max_crashes"]) == ((2, 5) if lost else (0, 0))

@@ -6,15 +6,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from packhorse.context import Context
 from packhorse.core.clock import SECOND_US, SystemClock
 from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.outcome import TimedOut
 from packhorse.core.policies.retry import RetryPolicy
 from packhorse.events import JobAbandoned, JobTimedOut
 from packhorse.runtime.worker import EXIT_ABANDONED, EXIT_OK
+from packhorse.runtime.worker.attempt import Ending
+from packhorse.runtime.worker.outcomes import ended_by_worker
 from tests.worker.support import AheadClock, Yard, heard, until
 
 TINY_US = 20_000
@@ -294,3 +299,19 @@ async def test_a_job_whose_deadline_passes_in_the_look_ahead_is_not_started() ->
 
     assert ran == []
     assert yard.job(job_id).dead_reason is DeadReason.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        (Ending.TIMEOUT, "Task exceeded 1500ms timeout"),
+        (Ending.DEADLINE, "Task exceeded its deadline after 1500ms"),
+    ],
+)
+def test_an_end_says_after_how_many_milliseconds_it_came(ending: Ending, message: str) -> None:
+    attempt: Any = SimpleNamespace(timeout_s=1.5)
+
+    outcome = ended_by_worker(attempt, ending)
+
+    assert isinstance(outcome, TimedOut)
+    assert outcome.error.message == message
