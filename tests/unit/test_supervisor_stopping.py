@@ -195,7 +195,7 @@ async def test_the_connection_to_the_store_is_closed_at_the_end() -> None:
     closed: list[bool] = []
     supervisor = Supervisor(lambda *_first: SLEEP, 0, clock=VirtualClock(), chance=Even())
     client = SimpleNamespace(close=lambda: closed.append(True))
-    supervisor._store_client = cast("Any", client)
+    supervisor.store_client = cast("Any", client)
     supervisor.stop(signal.SIGTERM)
 
     await supervisor.run()
