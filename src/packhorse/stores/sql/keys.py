@@ -77,7 +77,7 @@ def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
     takers: set[int] = set()
     for where, keys in alike.items():
         rows = yield Rows(dialect.sql("keys_taken"), (*where, dialect.many(keys)))
-        takers.update(seq for (seq,) in rows)
+        takers.update(seq for (seq,) in rows if seq is not None)
     if len(takers) > 1:
         yield Rows(dialect.sql("takers_lock"), (dialect.many(list(takers)),))
     return not takers and len(wanted) == len(set(wanted))

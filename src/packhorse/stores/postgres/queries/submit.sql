@@ -86,7 +86,8 @@ on conflict (id) do nothing
 returning seq
 
 -- name: submit_keys
--- Keep the keys of jobs just inserted, and their numbers in their lines of order.
+-- Keep the keys of jobs just inserted, and their numbers in their lines of order. An expression, so that no
+-- plan reads all ids in their order to join them.
 with new as materialized (select * from json_populate_recordset(null::{jobs}, ?::json))
 update {jobs} as job
 set
@@ -94,7 +95,7 @@ set
     rate_key = new.rate_key, weight = new.weight, line = new.line, order_line = new.order_line,
     line_no = case when job.order_line is null then new.seq else job.line_no end
 from new
-where job.seq = any(array(select seq from new)) and job.seq = new.seq and job.id = new.id
+where job.seq = any(array(select seq from new)) and job.seq = new.seq and job.id || '' = new.id
 
 -- name: numbers
 -- Take some numbers behind all that were ever given out.

@@ -12,8 +12,9 @@ select ?, ?, ?, ?, seq from {jobs} where id = ?
 on conflict (kind, tenant, task, key) do update set seq = excluded.seq
 
 -- name: keys_taken
--- The jobs that last took these keys.
-select seq from {keys} where kind = ? and tenant = ? and task = ? and key {in_texts ?}
+-- The job that last took each of these keys, if one did; one look-up a key, whatever the planner expects.
+select (select seq from {keys} where kind = ? and tenant = ? and task = ? and key = asked.value)
+from {texts ? as asked}
 
 -- name: takers_lock
 -- Lock jobs in order of id, as settlements do; an expression, so that no index is read for the order.
