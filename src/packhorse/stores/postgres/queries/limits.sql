@@ -49,10 +49,12 @@ from (
     cross join lateral (
         select other.blocked_by from {jobs} as other
         where
-            other.line = own.line and other.lane = {lane.blocked}
+            -- As a pair, so that the index of lanes, which knows no line, cannot serve it.
+            (other.line, other.lane) between (own.line, {lane.blocked}) and (own.line, {lane.blocked})
+            and other.line = own.line
             and (other.deadline_us is null or other.deadline_us > :now)
             and (other.rank, other.place) < (own.rank, own.place)
-        order by other.rank, other.place
+        order by other.lane, other.rank, other.place
         limit 1
     ) as ahead
     where
