@@ -297,7 +297,7 @@ def forget_records(dialect: Dialect, limit: int) -> Steps[None]:
     yield from dialect.lock_records(names)
     now_us: int = yield NOW
     records = yield from _stored(dialect, names)
-    [(highest, _)] = yield Rows(dialect.sql("records_highest"))
+    [(highest, *_)] = yield Rows(dialect.sql("records_highest"))
     gone = [Remove(named) for named, one in records.items() if is_expired(one, now_us)]
     decided = decide(gone, records, highest=highest, now_us=now_us)
     yield from _write(dialect, decided, highest)
