@@ -332,14 +332,21 @@ class StoreUnavailable(StoreError):
 
 
 class StoreCopied(StoreError):
-    """The jobs of this store were carried to another one, `to`; here they would run twice."""
+    """The jobs of this store were carried to another one, `to`; here they would run twice.
+
+    Of a copy that has not carried all of them, `since` says when it began.
+    """
 
     code = "STORE_COPIED"
 
-    def __init__(self, label: str = "URL", *, to: str) -> None:
+    def __init__(self, label: str = "URL", *, to: str, since: str | None = None) -> None:
+        state, cure = f"were copied to {to}, where they run", "use that store, or lift the mark"
+        if since is not None:
+            state = f"are being copied to {to}, since {since}"
+            cure = "run the copy again to go on, or take it back"
         super().__init__(
-            f"the jobs of this store were copied to {to}, where they run; nothing was done here: "
-            f"use that store, or lift the mark with 'packhorse copy --undo --from {label}'"
+            f"the jobs of this store {state}; nothing was done here: "
+            f"{cure} with 'packhorse copy --undo --from {label}'"
         )
         self.to = to
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from packhorse import Packhorse, StoreCopied
+from packhorse import Packhorse, PackhorseError, StoreCopied, StoreRefused, StoreUnavailable
 from packhorse.cli.exits import ExitCode
 from packhorse.cli.store_copy import Side
 from packhorse.core.clock import SECOND_US, new_id
@@ -25,6 +26,8 @@ from packhorse.core.settlement import SettlementKind
 from packhorse.stores import open_store
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import ClaimRequest, QueueSettings, Renewal, TaskSettings
+from packhorse.stores.sql.transfer import SqlTransfer
+from packhorse.stores.transfer import CarriedJob, Copied
 from packhorse.testing.conformance.journaling import BATCH, member
 from packhorse.testing.conformance.samples import QUEUE, TASK, new_job, settlement_of
 from packhorse.testing.places import clear_namespace
@@ -371,6 +374,93 @@ def test_the_mark_is_lifted_by_the_command_that_the_error_names(
     app.close()
 
 
+@contextmanager
+def refusing(job_id: str, error: PackhorseError) -> Iterator[None]:
+    """Have stores refuse to take over this job, and with it those of the same call."""
+    carry_in = SqlTransfer.carry_in
+
+    def refuse(transfer: SqlTransfer, jobs: Sequence[CarriedJob]) -> Any:
+        if job_id in [one.job.id for one in jobs]:
+            raise error
+        return carry_in(transfer, jobs)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SqlTransfer, "carry_in", refuse)
+        yield
+
+
+def test_a_job_that_the_target_refuses_is_named_and_the_copy_can_go_on(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+    project, app = Project(folder), Packhorse(SOURCE)
+    undo = f"packhorse copy --undo --from {source.label}"
+
+    with refusing("waits-12", StoreRefused("its tags are too long for an index")):
+        failed = project.run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert failed.exit_code == ExitCode.FAILED
+    for said in ("STORE_REFUSED", "job waits-12", f"task {TASK}", f"queue '{QUEUE}'", "tags are"):
+        assert said in failed.stderr
+    for said in ("stays marked", "packhorse jobs cancel waits-12", undo):
+        assert said in failed.stderr
+    there = {one.job.id for one in shown(target)}
+    assert "waits-11" in there
+    assert not there & {"waits-12", "waits-13"}
+    with pytest.raises(StoreCopied, match=r"are being copied .*run the copy again.*--undo"):
+        app.submit(WIRE)
+    listed = project.run("queues", "list", "--url", SOURCE)
+    assert f"are being copied to {target.label}, since " in listed.stderr
+    assert undo in listed.stderr
+    assert "were copied" not in listed.stderr
+
+    assert copied(project, SOURCE, TARGET)["equal"]
+    with pytest.raises(StoreCopied, match="were copied"):
+        app.submit(WIRE)
+    app.close()
+
+
+def test_a_copy_of_which_nothing_arrived_leaves_the_source_in_use(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, target = stores
+
+    with refusing(shown(source)[0].job.id, StoreRefused("it is too large")):
+        failed = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert failed.exit_code == ExitCode.FAILED
+    assert f"{source.label} may be used as before" in failed.stderr
+    assert source.run(source.transfer.copied()) is None
+    assert shown(target) == ()
+
+
+def test_a_copy_whose_answer_is_lost_leaves_the_mark(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, _ = stores
+
+    with refusing(shown(source)[0].job.id, StoreUnavailable("gone", maybe_stored=True)):
+        failed = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert failed.exit_code == ExitCode.STORE_UNREACHABLE
+    mark = source.run(source.transfer.copied())
+    assert mark is not None
+    assert mark.under_way
+
+
+def test_a_mark_of_an_earlier_copy_stays_when_a_later_one_fails(
+    folder: Path, stores: tuple[Store, Store]
+) -> None:
+    source, _ = stores
+    source.run(source.transfer.mark(Copied("there", 1, under_way=True)))
+
+    with refusing(shown(source)[0].job.id, StoreRefused("it is too large")):
+        failed = Project(folder).run("copy", "--from", SOURCE, "--to", TARGET, "--yes")
+
+    assert "stays marked" in failed.stderr
+    assert source.run(source.transfer.copied()) is not None
+
+
 @pytest.mark.parametrize("more", [("--dry-run",), ("--queue", "mail", "--yes")])
 def test_a_dry_run_and_a_copy_of_some_queues_mark_nothing(
     folder: Path, stores: tuple[Store, Store], more: tuple[str, ...]
@@ -387,6 +477,9 @@ def test_a_store_that_gets_its_jobs_back_is_in_use_again(
     source, target = stores
     copied(Project(folder), SOURCE, TARGET)
 
+    with refusing(shown(source)[0].job.id, StoreRefused("it is too large")):
+        Project(folder).run("copy", "--from", TARGET, "--to", SOURCE, "--yes")
+    assert source.run(source.transfer.copied()) is not None  # or jobs would run in both
     copied(Project(folder), TARGET, SOURCE)
 
     assert source.run(source.transfer.copied()) is None

@@ -16,6 +16,7 @@ from packhorse.stores.transfer import Copied
 NewApp = Callable[[], Packhorse]
 PATIENCE_S = 20.0
 COPIED = Copied("postgresql://app@db/jobs", 1_700_000_000_000_000)
+UNDER_WAY = Copied(COPIED.to, COPIED.at_us, under_way=True)
 
 
 def work_of(app: Packhorse, ran: list[int]) -> CoroutineTask[..., None]:
@@ -66,6 +67,22 @@ async def test_a_producer_that_was_running_through_the_copy_is_refused(new_app: 
     await operator.store.arun(operator.store.transfer.mark(None))
     await work.aenqueue()
     assert await producer.adepth("default") == 2
+
+
+async def test_a_store_whose_copy_is_not_over_says_so_and_what_to_do(new_app: NewApp) -> None:
+    producer, operator = new_app(), new_app()
+    work = work_of(producer, [])
+    await operator.store.arun(operator.store.transfer.mark(UNDER_WAY))
+
+    with pytest.raises(StoreCopied) as caught:
+        await work.aenqueue()
+    said = str(caught.value)
+    assert "are being copied to postgresql://app@db/jobs, since 2023-11-14 22:13:20 UTC" in said
+    assert "run the copy again to go on" in said
+    assert f"'packhorse copy --undo --from {producer.store.label}'" in said
+    assert "where they run" not in said
+    assert caught.value.to == COPIED.to
+    await operator.store.arun(operator.store.transfer.mark(None))
 
 
 async def test_a_worker_that_was_running_through_the_copy_claims_nothing_more(

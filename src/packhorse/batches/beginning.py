@@ -21,7 +21,7 @@ from packhorse.core.batches import BATCH_QUEUE, BATCH_SIZE, BatchDocument
 from packhorse.core.clock import new_id
 from packhorse.core.interpreter import in_event_loop
 from packhorse.core.job import JobOptions, NewJob
-from packhorse.core.options import chosen_options, name_text
+from packhorse.core.options import chosen_options, key_text
 from packhorse.errors import ConfigError, TenantRequired
 from packhorse.steps.cursor import asynchronous
 
@@ -119,7 +119,7 @@ class NewBatch:
         if job.tenant:  # callbacks are the tenant's too
             callbacks = {kind: _of_tenant(each, job.tenant) for kind, each in callbacks.items()}
         return BatchDocument(
-            id=name_text(chosen.get("id") or new_id(), f"{where}: id"),
+            id=key_text(chosen.get("id") or new_id(), f"{where}: id"),
             job=job,
             created_us=connection.clock.now_us(),
             batch_size=_number(chosen, "batch_size", BATCH_SIZE, _SIZE_MAX, where),

@@ -12,7 +12,7 @@ from packhorse.cli.exits import ExitCode, StoreMissing
 from packhorse.cli.options import NAME, confirm_options, json_option
 from packhorse.cli.output import confirm, note, print_json, print_text, show_progress
 from packhorse.core.text import counted
-from packhorse.errors import ConfigError, UsageError
+from packhorse.errors import ConfigError, PackhorseError, StoreUnavailable, UsageError
 
 if TYPE_CHECKING:
     from packhorse.cli.store_copy import Comparison, Copier, CopyTally, Remaining
@@ -172,21 +172,14 @@ def _tell_left(left: Remaining, verb: str) -> None:
 
 
 def _copy(copier: Copier, expected: int, *, as_json: bool) -> None:
-    from packhorse.cli.store_copy import admit_all, carry_records
-    from packhorse.core.clock import SystemClock
-    from packhorse.stores.transfer import Copied
+    from packhorse.cli.store_copy import CopyTally
 
-    source, target, whole = copier.source, copier.target, not copier.queues
-    target.migrate()
-    if whole:
-        # Mark before the first job is in both; the target is in use from now on.
-        source.run(source.transfer.mark(Copied(target.label, SystemClock().now_us())))
-        admit_all(source)  # nothing is added from now on, save by transactions that are open
-        target.run(target.transfer.mark(None))
-    settings = copier.carry_settings()
-    tally = copier.carry_jobs(lambda seen: show_progress(seen, expected))
-    if whole and (records := carry_records(source, target)):
-        settings.append(counted(records, "record"))
+    copier.target.migrate()
+    tally = CopyTally(conflicts=[])
+    if copier.queues:
+        settings = _carry(copier, tally, expected)
+    else:
+        settings = _carry_whole(copier, tally, expected)
     compared = copier.compare(tally.conflicts)
     if as_json:
         print_json(_document(copier, settings, tally, compared))
@@ -194,6 +187,41 @@ def _copy(copier: Copier, expected: int, *, as_json: bool) -> None:
         _tell(settings, tally, compared, copier.remaining(tally.finished))
     if tally.conflicts or not compared.equal:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _carry(copier: Copier, tally: CopyTally, expected: int) -> list[str]:
+    settings = copier.carry_settings()
+    copier.carry_jobs(tally, lambda seen: show_progress(seen, expected))
+    return settings
+
+
+def _carry_whole(copier: Copier, tally: CopyTally, expected: int) -> list[str]:
+    """Carry all there is; the source is marked from before the first job is in both stores."""
+    from packhorse.cli.store_copy import admit_all, carry_records
+    from packhorse.core.clock import SystemClock
+    from packhorse.stores.transfer import Copied
+
+    source, target = copier.source, copier.target
+    before = source.run(source.transfer.copied())
+    began_us = SystemClock().now_us()
+    begun = Copied(target.label, began_us, under_way=True)
+    source.run(source.transfer.mark(begun))
+    try:
+        admit_all(source)  # nothing is added from now on, save by transactions that are open
+        settings = _carry(copier, tally, expected)
+        target.run(target.transfer.mark(None))  # the target is in use from now on
+        if records := carry_records(source, target):
+            settings.append(counted(records, "record"))
+        source.run(source.transfer.mark(Copied(target.label, began_us)))
+    except (PackhorseError, KeyboardInterrupt) as error:
+        surely = isinstance(error, PackhorseError) and not isinstance(error, StoreUnavailable)
+        if surely and before is None and not tally.carried:
+            source.run(source.transfer.mark(None))
+            note(f"No job was copied; {source.label} may be used as before")
+        else:
+            note(f"{source.label} stays marked: {begun.way_back(source.label)}")
+        raise
+    return settings
 
 
 def _tell(settings: list[str], tally: CopyTally, compared: Comparison, left: Remaining) -> None:

@@ -278,7 +278,8 @@ def existing_store(store: Store) -> None:
         )
     copied = store.run(store.transfer.copied())
     if copied is not None:
-        note(f"The jobs of {store.label} were copied to {copied.to}; workers and submits refuse it")
+        cure = f": {copied.way_back(store.label)}" if copied.under_way else ""
+        note(f"The jobs of {store.label} {copied.said}; workers and submits refuse it{cure}")
 
 
 def _is_there(store: Store) -> bool:

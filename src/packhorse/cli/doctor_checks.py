@@ -289,8 +289,8 @@ def _workers(survey: Survey) -> Iterator[_Result]:
 def _copied(survey: Survey) -> Iterator[_Result]:
     if survey.copied is not None:
         yield _problem(
-            f"its jobs were copied to {survey.copied.to}, so workers and submits refuse this "
-            "store: use that one; or to go on here, 'packhorse copy --undo'"
+            f"its jobs {survey.copied.said}, so workers and submits refuse this store: "
+            f"{survey.copied.way_back()}"
         )
 
 

@@ -17,7 +17,7 @@ from packhorse.core.job import JobStatus
 from packhorse.core.policies.journal import CARRIED_LINES_MAX, Group, JournalLine
 from packhorse.core.policies.records import CHANGE_BYTES_MAX, Carry, Record
 from packhorse.core.sizes import THE_STORE
-from packhorse.errors import StoreError
+from packhorse.errors import StoreError, StoreRefused
 from packhorse.stores.protocol import Store
 from packhorse.stores.requests import QueueState
 from packhorse.stores.transfer import CarriedJob, CarryAnswer
@@ -131,22 +131,16 @@ class Copier:
             known += _known(self.target, [one.job.id for one in page]) if target_exists else 0
         return CopyPlan(found, known)
 
-    def carry_jobs(self, progress: Callable[[int], None]) -> CopyTally:
-        """Carry every job. Known ones are skipped, so a second run continues the first.
+    def carry_jobs(self, tally: CopyTally, progress: Callable[[int], None]) -> None:
+        """Carry every job, and count it. Known ones are skipped, so a second run goes on.
 
         `progress` is called with the number of jobs read so far.
         """
-        tally, seen = CopyTally(conflicts=[]), 0
+        seen = 0
         for page in self._pages():
-            answers = self.target.run(self.target.transfer.carry_in(page))
-            tally.carried += answers.count(CarryAnswer.CARRIED)
-            tally.known += answers.count(CarryAnswer.KNOWN)
-            pairs = zip(page, answers, strict=True)
-            tally.conflicts += [one.job.id for one, each in pairs if each is CarryAnswer.CONFLICT]
-            tally.finished += sum(one.status in _FINISHED for one in page)
+            self._carry(page, tally)
             seen += len(page)
             progress(seen)
-        return tally
 
     def compare(self, left_out: Sequence[str]) -> Comparison:
         """Read both sides again; jobs `left_out` because of a key are not compared."""
@@ -179,6 +173,34 @@ class Copier:
         for one in chosen:
             carried += _carry_state(target, one, theirs.get(one.settings.name))
         return carried + _carry_tasks(self.source, target)
+
+    def _carry(self, jobs: Sequence[CarriedJob], tally: CopyTally) -> None:
+        """Carry some jobs in order, up to the first that the target refuses, which is named."""
+        try:
+            answers = self.target.run(self.target.transfer.carry_in(jobs))
+        except StoreRefused as error:
+            if len(jobs) == 1:
+                raise self._refused(jobs[0], error) from error
+            half = len(jobs) // 2
+            self._carry(jobs[:half], tally)
+            self._carry(jobs[half:], tally)
+            return
+        tally.carried += answers.count(CarryAnswer.CARRIED)
+        tally.known += answers.count(CarryAnswer.KNOWN)
+        pairs = zip(jobs, answers, strict=True)
+        tally.conflicts += [one.job.id for one, each in pairs if each is CarryAnswer.CONFLICT]
+        tally.finished += sum(one.status in _FINISHED for one in jobs)
+
+    def _refused(self, carried: CarriedJob, error: StoreRefused) -> StoreRefused:
+        job, source = carried.job, self.source.label
+        way = f"packhorse jobs cancel {job.id} --url {source}"
+        if carried.status.is_final:
+            way = f"packhorse {'dead' if carried.status is JobStatus.DEAD else 'jobs'} purge"
+        return StoreRefused(
+            f"{self.target.label} refuses job {job.id} of task {job.task}, queue {job.queue!r}, "
+            f"so the copy stopped there: {error}; take the job out of the source, as with '{way}', "
+            "and run the copy again"
+        )
 
     def _is_meant(self, queue: str) -> bool:
         return not self.queues or queue in self.queues

@@ -29,7 +29,7 @@ from packhorse.core.options import (
     chosen_options,
     count,
     is_per_tenant,
-    name_text,
+    queue_text,
     rate_rule,
     read_options,
     retry_rule,
@@ -214,7 +214,7 @@ def _result_keep_us(task: TaskDefinition, settings: QueueSettings) -> int | None
 
 def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclaration:
     """Read and check the declaration of a queue; errors name queue and option."""
-    queue = name_text(name, "the name of a queue")
+    queue = queue_text(name, "the name of a queue")
     where = f"queue {queue!r}"
     chosen = chosen_options(options, QueueOptions, where)
     wait = chosen.pop("wait_timeout", None)
@@ -342,7 +342,7 @@ _READERS: Final[Mapping[str, tuple[str, Reader]]] = MappingProxyType(
         "weights": ("weights", _weights),
         "ageing": ("ageing_us", positive_microseconds),
         "on_dead": ("on_dead", _as_given),
-        "dead_letter": ("dead_letter", name_text),
+        "dead_letter": ("dead_letter", queue_text),
         "retry": ("retry", retry_rule),
         "retention": ("retention", _retention),
         "autoscale": ("autoscale", _scale),

@@ -16,7 +16,7 @@ from packhorse.client.store_access import Asks
 from packhorse.client.submission import warn_of_mistyped_queue
 from packhorse.core.generators import awaited, blocking
 from packhorse.core.job_logs import log_level
-from packhorse.core.options import LimitOptions, chosen_options, name_text, stored_text
+from packhorse.core.options import LimitOptions, chosen_options, queue_text, stored_text
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking
@@ -188,7 +188,7 @@ class QueueAdmin(Asks):
         self, queue: str, states: tuple[QueueState, ...], options: dict[str, Any]
     ) -> QueueSettings:
         """Change the settings that hold, or those this app declares if the store has none."""
-        name = queue if queue == THE_STORE else name_text(queue, "the name of a queue")
+        name = queue if queue == THE_STORE else queue_text(queue, "the name of a queue")
         known = {state.settings.name: state for state in states}.get(name)
         if known is not None and (known.declared or known.overridden):
             return changed_settings(known.settings, options)

@@ -25,7 +25,8 @@ from packhorse.core.options import (
     chosen_options,
     count,
     is_per_tenant,
-    name_text,
+    key_text,
+    queue_text,
     rate_rule,
     read_options,
     retry_rule,
@@ -317,13 +318,13 @@ def _name(value: Any, label: str, prefix: str = "") -> str:
             "digits and underscores that does not begin with a digit, or several of them with "
             "dots between"
         )
-    return name
+    return key_text(name, f"task {label}: name")
 
 
 def _limits(chosen: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Read the options that stores and workers keep as they are."""
     readers: dict[str, tuple[str, Reader]] = {
-        "queue": ("queue", name_text),
+        "queue": ("queue", queue_text),
         "timeout": ("timeout_us", positive_microseconds),
         "retry": ("retry", retry_rule),
         "aliases": ("aliases", lambda all_, at: tuple(_name(x, at) for x in text_tuple(all_, at))),

@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict
 from packhorse.client.registry import Registry, define_task
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.options import chosen_options, text_tuple
+from packhorse.core.options import chosen_options, key_tuple, queue_text
 from packhorse.errors import ConfigError
 from packhorse.protocol import WorkerConfig
 from packhorse.version import installed_version
@@ -66,7 +66,7 @@ def run_options(queues: Iterable[str], options: Mapping[str, Any]) -> WorkerOpti
     for name in _SPANS:
         if name in chosen:
             chosen[f"{name}_us"] = microseconds(chosen.pop(name), setting=f"run(): {name}")
-    return WorkerOptions(queues=text_tuple(queues, "run(): queues"), **chosen)
+    return WorkerOptions(queues=key_tuple(queues, "run(): queues", queue_text), **chosen)
 
 
 def config_options(

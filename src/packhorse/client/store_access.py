@@ -26,7 +26,6 @@ from packhorse.errors import (
     PackhorseError,
     QueueClosed,
     QueueFull,
-    StoreCopied,
     StoreError,
     StoreUnavailable,
     UsageError,
@@ -318,7 +317,7 @@ class Connection:
     def _refusing_copied(self) -> _Steps[None]:
         copied: Copied | None = yield lambda store: store.transfer.copied()
         if copied is not None:  # or jobs would run here and in the copy
-            raise StoreCopied(self.store.label, to=copied.to)
+            raise copied.refusal(self.store.label)
 
     def _declaring_all(self) -> _Steps[None]:
         self.declarations.told = 0  # the store may have lost its declarations

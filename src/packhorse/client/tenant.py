@@ -14,7 +14,7 @@ from packhorse.client.topics import Publisher, PublishOptions
 from packhorse.core.generators import awaited, blocking
 from packhorse.core.job import JobStatus
 from packhorse.core.job_info import Explanation, JobInfo, job_info
-from packhorse.core.options import chosen_options, name_text
+from packhorse.core.options import chosen_options, key_text
 from packhorse.errors import ConfigError
 from packhorse.handle import JobHandle
 from packhorse.stores.plan import Asking
@@ -136,7 +136,7 @@ class TenantView(JobVerbs):
 
     def __init__(self, tenant: str, submission: Submission) -> None:
         # None would see the jobs of every tenant, "" those that belong to none.
-        self.tenant = self._tenant = name_text(tenant, "a tenant's view: tenant")
+        self.tenant = self._tenant = key_text(tenant, "a tenant's view: tenant")
         self._submission = submission
 
     def workflow(self, name: str | None = None, shape: Any = None) -> Flow:

@@ -16,10 +16,11 @@ import msgspec
 from packhorse.client.user_connections import Action, UserConnection, recognised
 from packhorse.core.generators import adrive, drive
 from packhorse.core.job import NewJob
-from packhorse.errors import ConfigError, StoreCopied, StoreUnavailable, UsageError
+from packhorse.errors import ConfigError, StoreUnavailable, UsageError
 from packhorse.stores.intake import Intake, IntakeRequest, UserStatement
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
+from packhorse.stores.transfer import Copied
 
 if TYPE_CHECKING:
     from packhorse.client.outbox import Outbox, Outboxes
@@ -192,7 +193,7 @@ class Transactions:
         changed = yield lambda way: way.change(statement)
         if not changed:
             copied = yield store.transfer.copied()
-            raise StoreCopied(store.label, to=copied.to if copied is not None else "another store")
+            raise (copied or Copied("another store", 0)).refusal(store.label)
         notice = intake.notice() if written.notify else None
         if notice is not None:
             yield lambda way: way.rows(notice)

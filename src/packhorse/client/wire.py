@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -16,7 +16,7 @@ from packhorse.client.submission import idempotency_rule, taken_keys
 from packhorse.core.clock import new_id, new_trace_id
 from packhorse.core.job import PRIORITY_BY_NAME, JobOptions, NewJob, RateRule, RetryRule
 from packhorse.core.json_values import first_uncarried
-from packhorse.core.options import key_text, name_text, text_tuple
+from packhorse.core.options import key_text, key_tuple, name_text, queue_text
 from packhorse.core.policies.autoscale import ScaleRule
 from packhorse.core.text import text_of
 from packhorse.errors import ContractError, PayloadError
@@ -137,23 +137,23 @@ def wire_job(
     say, so it is not taken over.
     """
     metadata, origin = task.metadata or TaskMetadata(), origin or RequestOrigin()
-    payload, queue = _payload(task, definition), name_text(task.queue, "queue")
+    payload, queue = _payload(task, definition), queue_text(task.queue, "queue")
     chosen = _chosen(task, origin)
     if definition is not None and definition.bound is not None:
         definition.bound.complete(chosen, payload)
     default_timeout_us = None if definition is None else definition.timeout_us
     keys = {} if definition is None else _keys(definition, payload, queue, chosen, declarations)
     return NewJob(
-        id=name_text(task.id, "id"),
-        task=task.type if definition is None else definition.name,
+        id=key_text(task.id, "id"),
+        task=key_text(task.type, "type") if definition is None else definition.name,
         payload=payload,
         queue=queue,
         priority=PRIORITY_BY_NAME[task.priority],
-        tags=text_tuple(metadata.tags or (), "metadata.tags"),
+        tags=key_tuple(metadata.tags or (), "metadata.tags"),
         scheduled_us=None if task.scheduled_at is UNSET else instant_us(task.scheduled_at),
         timeout_us=chosen.get("timeout_us", default_timeout_us),
         options=_options(chosen, definition),
-        trace_id=name_text(origin.trace_id or new_trace_id(), "trace.trace_id"),
+        trace_id=key_text(origin.trace_id or new_trace_id(), "trace.trace_id"),
         created_by=_optional(metadata.created_by, "metadata.createdBy"),
         **keys,
     )
@@ -234,7 +234,7 @@ def _rule(policy: TaskRetryPolicy | UnsetType) -> RetryRule | None:
 
 def _queue(queue: QueueConfig, index: int) -> QueueDeclaration:
     where = f"queueConfigs[{index}] ({queue.name!r})"
-    return _declared(queue, name_text(queue.name, f"{where}.name"))
+    return _declared(queue, queue_text(queue.name, f"{where}.name"))
 
 
 def _declared(queue: QueueConfig, name: str) -> QueueDeclaration:
@@ -242,7 +242,9 @@ def _declared(queue: QueueConfig, name: str) -> QueueDeclaration:
     settings = QueueSettings(
         name=name,
         priority=queue.priority,
-        dead_letter=_optional(queue.dead_letter_queue, f"the dead-letter queue of {name!r}"),
+        dead_letter=_optional(
+            queue.dead_letter_queue, f"the dead-letter queue of {name!r}", queue_text
+        ),
         retry=_rule(queue.default_retry_policy),
         concurrency=queue.concurrency,
         rate=_rate(queue.rate_limit),
@@ -252,8 +254,10 @@ def _declared(queue: QueueConfig, name: str) -> QueueDeclaration:
     return QueueDeclaration(settings)
 
 
-def _optional(text: str | UnsetType | None, setting: str) -> str | None:
-    return name_text(text, setting) if text else None
+def _optional(
+    text: str | UnsetType | None, setting: str, read: Callable[[object, str], str] = name_text
+) -> str | None:
+    return read(text, setting) if text else None
 
 
 def _rate(limit: RateLimit | UnsetType) -> RateRule | None:

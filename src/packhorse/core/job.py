@@ -234,7 +234,11 @@ def read_progress(text: str | bytes | None) -> Progress | None:
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A call ready to be stored; everything the producer decided, nothing the store decides."""
+    """A call ready to be stored; everything the producer decided, nothing the store decides.
+
+    Every store takes an id, a task, a queue, a tenant, tags and keys of up to `KEY_LENGTH_MAX`
+    characters each; longer ones are refused before they come to a store.
+    """
 
     id: str
     task: str

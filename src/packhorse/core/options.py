@@ -261,6 +261,7 @@ def retry_rule(value: object, setting: str) -> RetryRule:
     return value.rule
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PAIR: Final = 2
 #: `10/min`, `100/60s`, and how a contract writes it: `per-tenant (example: 10/min)`.
 _RATE: Final = re.compile(
@@ -326,8 +327,27 @@ def rate_rule(value: object, setting: str) -> RateRule:
 
 
 def key_text(value: object, setting: str) -> str:
-    """A key as it is given, not taken from arguments; stores keep it in indexes, so it is short."""
-    text = name_text(value, setting)
+    """A key or name as it is given, not taken from arguments; stores index it, so it is short."""
+    return bounded_text(name_text(value, setting), setting)
+
+
+def queue_text(value: object, setting: str) -> str:
+    """The name of a queue; commas, colons and spaces may be in it."""
+    text = key_text(value, setting)
+    if _CONTROL.search(text):
+        raise ConfigError(f"{setting} is {text!r}; give a name without control characters")
+    return text
+
+
+def key_tuple(value: object, setting: str, read: Reader | None = None) -> tuple[str, ...]:
+    """Some texts, each as short as a key, or as `read` wants it."""
+    each, where = read or bounded_text, f"{setting}: one of them"
+    return tuple([each(text, where) for text in text_tuple(value, setting)])
+
+
+def bounded_text(value: object, setting: str) -> str:
+    """A text that stores index, so it is short; it may be empty."""
+    text = stored_text(value, setting)
     if len(text) > KEY_LENGTH_MAX:
         raise ConfigError(
             f"{setting} has {len(text)} characters, and {KEY_LENGTH_MAX} are allowed; give a "

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from packhorse.core.clock import to_datetime
 from packhorse.core.job import (
     RETRY_WAITING,
     AttemptError,
@@ -29,7 +30,7 @@ from packhorse.core.job import (
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retention import Retention, lifetimes
 from packhorse.core.policies.uniqueness import JobKey, keys_wanted
-from packhorse.errors import ConfigError
+from packhorse.errors import ConfigError, StoreCopied
 from packhorse.stores.plan import Plan
 from packhorse.stores.requests import QueueSettings
 
@@ -109,6 +110,30 @@ class Copied(msgspec.Struct, frozen=True):
 
     to: str  #: the label of the other store
     at_us: int
+    under_way: bool = False  #: the copy began then, and has not carried all of them
+
+    @property
+    def since(self) -> str | None:
+        """When a copy that is under way began."""
+        return f"{to_datetime(self.at_us):%Y-%m-%d %H:%M:%S} UTC" if self.under_way else None
+
+    @property
+    def said(self) -> str:
+        """What became of the jobs, for messages."""
+        if self.under_way:
+            return f"are being copied to {self.to}, since {self.since}"
+        return f"were copied to {self.to}"
+
+    def way_back(self, label: str = "URL") -> str:
+        """What to do to use the store again, for messages; `label` is the store that is marked."""
+        undo = f"'packhorse copy --undo --from {label}'"
+        if self.under_way:
+            return f"run the copy again to go on, or take it back with {undo}"
+        return f"use that store, or lift the mark with {undo}"
+
+    def refusal(self, label: str = "URL") -> StoreCopied:
+        """The error for what the marked store does not do; `label` is that store."""
+        return StoreCopied(label, to=self.to, since=self.since)
 
 
 class TransferStore(Protocol):
@@ -118,7 +143,7 @@ class TransferStore(Protocol):
         """Return what `mark` wrote last. Reads only."""
 
     def mark(self, copied: Copied | None) -> Plan[None]:
-        """Mark that the jobs of this store were carried to another one; None removes the mark.
+        """Mark that the jobs of this store are or were carried to another one; None removes it.
 
         While the mark exists, submits are refused as those to closed queues are.
         """

@@ -25,7 +25,7 @@ from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.job import NewJob
 from packhorse.core.lifecycle import CancelAnswer
 from packhorse.core.policies.records import Put, RecordId
-from packhorse.errors import StoreCopied, StoreUnavailable
+from packhorse.errors import StoreUnavailable
 from packhorse.stores.intake import ALIAS_KEPT_US, IntakeRequest, UserStatement, alias_of
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -219,7 +219,7 @@ def deliver(store: Store, batch: OutboxBatch) -> None:
     """Do what the requests of a batch ask for, in order; that it was done before is noticed."""
     copied = store.run(store.transfer.copied())
     if copied is not None:  # they wait for the app to be told of the other store
-        raise StoreCopied(store.label, to=copied.to)
+        raise copied.refusal(store.label)
     jobs = [one.job for one in batch.requests if one.job is not None]
     if not jobs:
         for one in batch.requests:

@@ -15,7 +15,7 @@ from packhorse.client.store_access import Connection
 from packhorse.core.clock import SECOND_US, Chance, Clock, new_id
 from packhorse.core.config import WorkerOptions
 from packhorse.core.durations import Duration, microseconds
-from packhorse.core.options import text_tuple
+from packhorse.core.options import key_tuple, queue_text, text_tuple
 from packhorse.core.outcome import Outcome, Released, Succeeded
 from packhorse.errors import ConfigError, ContractError, JobConflict, PayloadError, UsageError
 from packhorse.events import EventBus, ObserverFailed
@@ -276,14 +276,14 @@ def consumer_settings(
             "consumer(): tasks is empty, so nothing would ever be fetched; name some, or leave it "
             "out for every task"
         )
-    served = () if tenants is None else text_tuple(tenants, "consumer(): tenants")
+    served = () if tenants is None else key_tuple(tenants, "consumer(): tenants")
     if tenants is not None and not (served and all(served)):
         raise ConfigError(
             f"consumer(): tenants is {list(served)!r}; name at least one tenant, each a non-empty "
             "text, or leave it out for the jobs of every tenant"
         )
     options = WorkerOptions(
-        queues=text_tuple(queues, "consumer(): queues"),
+        queues=key_tuple(queues, "consumer(): queues", queue_text),
         tenants=served,
         lease_us=microseconds(lease, setting="consumer(): lease"),
         default_timeout_us=microseconds(default_timeout, setting="consumer(): default_timeout"),

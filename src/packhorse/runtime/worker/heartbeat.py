@@ -26,7 +26,6 @@ from packhorse.core.policies.lease import (
     stepped_us,
     trusted_for_us,
 )
-from packhorse.errors import StoreCopied
 from packhorse.runtime.supervisor.shared_memory import SharedMemory
 from packhorse.runtime.worker.store_health import Backoff
 from packhorse.stores.requests import Renewal
@@ -270,7 +269,7 @@ class Heartbeat:
         copied = self._store.run(self._store.transfer.copied())
         known, self.copied = self.copied, copied is not None  # first: what is told is so already
         if copied is not None and not known:
-            self._post(self._health.failed, "mark", StoreCopied(self._store.label, to=copied.to))
+            self._post(self._health.failed, "mark", copied.refusal(self._store.label))
         elif copied is None and known:
             self._post(self._health.worked, "mark")
 

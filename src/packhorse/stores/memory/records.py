@@ -21,7 +21,6 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
-from packhorse.errors import StoreCopied
 from packhorse.stores.memory.state import Access, on_state, plan
 from packhorse.stores.memory.submit import admit_each
 from packhorse.stores.memory.transfer import reject
@@ -117,7 +116,7 @@ def _change(
 ) -> Changed:
     state, now_us = access.state, access.now_us
     if state.copied is not None:
-        raise StoreCopied(to=state.copied.to)
+        raise state.copied.refusal()
     gone = () if folded is None else _gone(access, folded)
     if gone:
         return Changed(now_us, gone=gone)

@@ -25,7 +25,7 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
-from packhorse.errors import StoreCopied, StoreUnavailable
+from packhorse.errors import StoreUnavailable
 from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, as_page
 from packhorse.stores.redis.layout import CODE, STATUS
@@ -184,7 +184,7 @@ def _change(
             answers = admitted.answers(reply[2:])
             return Changed(now_us, versions=decided.versions(changes), jobs=answers)
         if reply[0] == b"copied":
-            raise StoreCopied(to=msgspec.json.decode(reply[1], type=Copied).to)
+            raise msgspec.json.decode(reply[1], type=Copied).refusal()
         if reply[0] == b"gone":
             return Changed(now_us, gone=tuple(map(int, reply[1:])))
         if reply[0] == b"refused":

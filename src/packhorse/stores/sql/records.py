@@ -23,15 +23,14 @@ from packhorse.core.policies.records import (
     decide,
     is_expired,
 )
-from packhorse.errors import StoreCopied
 from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.dialect import Dialect, PlanLocks, read_queues
 from packhorse.stores.sql.rows import CODE, STATUS, json_text
 from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 from packhorse.stores.sql.submit import admit_each
-from packhorse.stores.sql.transfer import carry_in_steps
-from packhorse.stores.transfer import CarryAnswer, rejected
+from packhorse.stores.sql.transfer import carry_in_steps, mark_of
+from packhorse.stores.transfer import CarryAnswer, Copied, rejected
 
 #: Oldest lines that are searched for groups, at least.
 _LOOKED_AT: Final = 10_000
@@ -151,9 +150,9 @@ def _change(
     gone = () if folded is None else (yield from _lines_gone(dialect, folded))
     if gone:
         return Changed(now_us, gone=gone)
-    highest, decided, copied_to = yield from _decided(dialect, changes, now_us)
-    if copied_to is not None:
-        raise StoreCopied(to=copied_to)
+    highest, decided, copied = yield from _decided(dialect, changes, now_us)
+    if copied is not None:
+        raise copied.refusal()
     if decided.conflicts:
         return Changed(now_us, conflicts=decided.conflicts)
     answers = (yield from admit_each(dialect, jobs, locks)) if jobs else ()
@@ -176,11 +175,12 @@ def write_changes(dialect: Dialect, changes: Sequence[RecordChange], now_us: int
 
 def _decided(
     dialect: Dialect, changes: Sequence[RecordChange], now_us: int
-) -> Steps[tuple[int, Decided, str | None]]:
-    """Return the highest version of removed records, the decision, and where jobs were copied."""
+) -> Steps[tuple[int, Decided, Copied | None]]:
+    """Return the highest version of removed records, the decision, and the mark of a copy."""
     records = yield from _stored(dialect, [change.id.text for change in changes])
-    [(highest, copied_to)] = yield Rows(dialect.sql("records_highest"))
-    return highest, decide(changes, records, highest=highest, now_us=now_us), copied_to
+    [(highest, to, at_us)] = yield Rows(dialect.sql("records_highest"))
+    copied = None if to is None else mark_of(to, at_us)
+    return highest, decide(changes, records, highest=highest, now_us=now_us), copied
 
 
 def _lines_gone(dialect: Dialect, folded: Folded) -> Steps[tuple[int, ...]]:
@@ -293,7 +293,7 @@ def forget_records(dialect: Dialect, limit: int) -> Steps[None]:
     yield from dialect.lock_records(names)
     now_us: int = yield NOW
     records = yield from _stored(dialect, names)
-    [(highest, _)] = yield Rows(dialect.sql("records_highest"))
+    [(highest, *_)] = yield Rows(dialect.sql("records_highest"))
     gone = [Remove(named) for named, one in records.items() if is_expired(one, now_us)]
     decided = decide(gone, records, highest=highest, now_us=now_us)
     yield from _write(dialect, decided, highest)

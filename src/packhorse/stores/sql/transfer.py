@@ -67,14 +67,15 @@ class SqlTransfer:
     @planned(writes=False)
     def copied(self) -> Steps[Copied | None]:
         rows = yield Rows(self._dialect.sql("copied"))
-        return Copied(*rows[0]) if rows else None
+        return mark_of(*rows[0]) if rows else None
 
     @planned()
     def mark(self, copied: Copied | None) -> Steps[None]:
         yield from self._dialect.lock_all()
         yield Send(self._dialect.sql("copied_forget"))
         if copied is not None:
-            yield Send(self._dialect.sql("copied_keep"), (copied.to, copied.at_us))
+            at_us = -copied.at_us if copied.under_way else copied.at_us
+            yield Send(self._dialect.sql("copied_keep"), (copied.to, at_us))
         yield from self._dialect.settings_changed()
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
@@ -120,6 +121,11 @@ class SqlTransfer:
     def _chosen(self, condition: str) -> str:
         dialect = self._dialect
         return dialect.sql("carry_out", columns=RECORD_COLUMNS, condition=CONDITIONS[condition])
+
+
+def mark_of(to: str, at_us: int) -> Copied:
+    """Return a mark as it is kept: the instant is negative while the copy is under way."""
+    return Copied(to, abs(at_us), under_way=at_us < 0)
 
 
 def _read(dialect: Dialect, rows: Sequence[Sequence[Any]]) -> Steps[tuple[CarriedJob, ...]]:

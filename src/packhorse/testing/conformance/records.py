@@ -94,6 +94,9 @@ class TestRecords:
 
         assert (_record(trial).document, _record(trial).counters) == (b"before", {})
         assert trial.run(trial.store.inspection.job("fired")) is None
+        trial.run(transfer.mark(Copied("there", 1, under_way=True)))
+        with pytest.raises(StoreCopied, match="are being copied to there, since 1970-01-01"):
+            trial.run(records.change([Put(_ONE, b"after")]))
         trial.run(transfer.mark(None))
         assert _change(trial, Put(_ONE, b"after")).applied
 

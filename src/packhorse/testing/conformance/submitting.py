@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from packhorse.core.job import (
     RetryRule,
     UniqueRule,
 )
+from packhorse.core.keys import KEY_LENGTH_MAX
 from packhorse.core.lifecycle import status_at_submit
 from packhorse.core.settlement import SettlementKind
 from packhorse.errors import ConfigError, JobConflict
@@ -56,6 +58,19 @@ class TestSubmitting:
 
         assert [answer.job_id for answer in answers] == [job.id for job in jobs]
         assert [job.id for job in trial.claim()] == [job.id for job in jobs]
+
+    @pytest.mark.parametrize("field", ["id", "task", "queue", "tenant", "tags"])
+    def test_the_longest_names_are_stored(self, trial: Trial, field: str) -> None:
+        text = "".join([chr(0x20000 + 7_919 * at % 40_000) for at in range(KEY_LENGTH_MAX)])
+        names: dict[str, Any] = {"id": "job", field: (text,) if field == "tags" else text}
+        job = msgspec.structs.replace(new_job("job"), **names)
+
+        trial.submit(job)
+
+        [claimed] = trial.claim(queues=(job.queue,), tasks=(job.task,))
+        assert (claimed.id, claimed.task, claimed.queue) == (job.id, job.task, job.queue)
+        record = trial.record(job.id)
+        assert (record.tenant, record.tags) == (job.tenant, job.tags)
 
     def test_one_refused_job_leaves_nothing_of_the_call_behind(self, trial: Trial) -> None:
         trial.declare(QueueSettings("mail", dead_letter="mail_dead"))

@@ -122,7 +122,9 @@ class TestTransferring:
         assert trial.run(trial.store.transfer.carried([])) == ()
 
     def test_a_mark_is_kept_until_it_is_forgotten(self, trial: Trial) -> None:
-        transfer, marks = trial.store.transfer, [Copied("there", 1), Copied("elsewhere", 2), None]
+        transfer = trial.store.transfer
+        begun = Copied("there", 1, under_way=True)
+        marks = [begun, Copied("there", 1), Copied("elsewhere", 2), None]
 
         assert trial.run(transfer.copied()) is None
         for mark in marks:

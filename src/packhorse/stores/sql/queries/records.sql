@@ -49,8 +49,12 @@ on conflict (name) do update set
 delete from {records} where name {in_texts ?}
 
 -- name: records_highest
--- The highest version of removed records, and the store that the jobs were copied to.
-select coalesce(max(highest), 0), (select max(carried_to) from {copied}) from {removed_records}
+-- The highest version of removed records, and the mark of a copy to another store.
+select
+    coalesce(max(highest), 0),
+    (select max(carried_to) from {copied}),
+    (select max(at_us) from {copied})
+from {removed_records}
 
 -- name: records_highest_keep
 -- Keep the highest version of removed records.
