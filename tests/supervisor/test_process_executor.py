@@ -384,7 +384,7 @@ finally:
 def test_an_app_in_a_program_without_a_file_is_refused_before_a_job_is_tried(
     arguments: list[str], tmp_path: Path
 ) -> None:
-    ended = subprocess.run(  # noqa: S603 - this test's own program
+    ended = subprocess.run(
         [sys.executable, *arguments],
         input=TYPED,
         cwd=tmp_path,
