@@ -31,10 +31,10 @@ from packhorse.core.outcome import Succeeded
 from packhorse.stores.plan import Plan
 from packhorse.stores.postgres.rendering import Texts
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Lock, Once, Send, Together
+from packhorse.stores.postgres.statements import Lock, Once
 from packhorse.stores.postgres.store import PostgresStore
 from packhorse.stores.requests import ClaimRequest, Renewal
-from packhorse.stores.sql.statements import Change, Now, Rows
+from packhorse.stores.sql.statements import Change, Now, Rows, Send, Together
 from tests.servers.postgres import PostgresServer
 
 _WORK: Final = Path(__file__).resolve().parent.parent / ".cache" / "benchmarks"
@@ -118,7 +118,7 @@ class _Psycopg:
                 return None
             return cursor.rowcount if isinstance(step, Change) else await cursor.fetchall()
         if isinstance(step, Together):
-            return [await self._answer(cursor, one) for one in step.steps]
+            return [await self._answer(cursor, one) for one in step.asked]
         if isinstance(step, Now):
             await cursor.execute(self._text("select {now}"))
             return (await cursor.fetchall())[0][0]

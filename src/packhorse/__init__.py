@@ -4,7 +4,7 @@
     app         Packhorse: tasks, queues, a store and a worker, put together
     task, call  a declared function, and one call of it
     router      tasks that a package declares without knowing the app
-    flow        work that depends on other work: nodes, and `shapes`: chains, calls side by side
+    workflows   work that depends on other work: nodes, and `shapes`: chains, calls side by side
     unique      how a task or a call says that its job must not be there twice
     handle      one submitted job: ask, wait, cancel; `core.job_info` is what it tells
     client      the producer's side; `core` has the rules, `runtime` the workers

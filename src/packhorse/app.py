@@ -38,7 +38,7 @@ from packhorse.core.redaction import Redact
 from packhorse.core.sizes import Size
 from packhorse.core.text import counted
 from packhorse.errors import ConfigError, UsageError
-from packhorse.events import Event, EventBus, ObserverFailed
+from packhorse.events import Event, EventBus
 from packhorse.handle import JobHandle
 from packhorse.insights import Insights
 from packhorse.protocol import Task as WireTask
@@ -285,8 +285,7 @@ class Packhorse(JobVerbs, AlertVerbs, TopicVerbs, WorkflowVerbs):
 
         self.registry.load()
         chosen = self._worker_options(queues, options)
-        silence = None if self.bus.wants(ObserverFailed) else logs.attach(self.bus)  # log them
-        try:
+        with logs.attached(self.bus):
             await self._connection.adeclare_all()
             parts = Environment(
                 store=await self._connection.astore(),
@@ -313,9 +312,6 @@ class Packhorse(JobVerbs, AlertVerbs, TopicVerbs, WorkflowVerbs):
                 watchers=self._submission.watchers,
             )
             return await Worker(parts, chosen).run()
-        finally:
-            if silence is not None:
-                silence()
 
     def consumer(
         self,

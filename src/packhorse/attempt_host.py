@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from packhorse.artifacts import MemoryPlace, Place
 from packhorse.breaker import BreakerBook
 from packhorse.core.clock import SystemClock
+from packhorse.core.generators import drive
 from packhorse.core.job import JobRecord, NewJob, Progress
 from packhorse.core.policies.attachments import Attachments
 from packhorse.core.references import Wanted
 from packhorse.errors import UsageError
 
 T = TypeVar("T")
+#: What `AttemptHost.ask` runs: it is given the store, and yields one plan after another.
+Question = Callable[[Any], Generator[Any, Any, T]]
 
 
 class HostTransaction(Protocol):
@@ -71,22 +74,6 @@ class AttemptHost(Protocol):
         """Store it soon; callable from any thread."""
         ...
 
-    def still_mine(self) -> bool:
-        """Ask the store, in the caller's thread."""
-        ...
-
-    async def astill_mine(self) -> bool:
-        """Ask the store without blocking the event loop."""
-        ...
-
-    def stored(self) -> JobRecord | None:
-        """What the store knows of the job, read in the caller's thread."""
-        ...
-
-    async def astored(self) -> JobRecord | None:
-        """What the store knows of the job."""
-        ...
-
     @property
     def breakers(self) -> BreakerBook | None:
         """The circuit breakers of the store; None: there is no store."""
@@ -114,14 +101,6 @@ class AttemptHost(Protocol):
         """Whether others may hold the job by now."""
         ...
 
-    def attachments(self) -> Attachments:
-        """What is kept with the job, read in the caller's thread."""
-        ...
-
-    async def aattachments(self) -> Attachments:
-        """What is kept with the job."""
-        ...
-
     def attach(self, values: dict[str, bytes]) -> bool:
         """Keep values with the job, if this attempt still holds it; says whether it does."""
         ...
@@ -130,12 +109,24 @@ class AttemptHost(Protocol):
         """As `attach`, without blocking the event loop."""
         ...
 
-    def ask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+    def ask(self, asking: Question[T]) -> T:
         """Run the plans that `asking` yields, given the store, in the caller's thread."""
         ...
 
-    async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+    async def aask(self, asking: Question[T]) -> T:
         """As `ask`, without blocking the event loop."""
+        ...
+
+    def stored(self, store: Any, /) -> Generator[Any, Any, JobRecord | None]:
+        """To be asked: what the store knows of the job."""
+        ...
+
+    def still_mine(self, store: Any, /) -> Generator[Any, Any, bool]:
+        """To be asked: whether this attempt holds the job, and is to go on."""
+        ...
+
+    def attachments(self, store: Any, /) -> Generator[Any, Any, Attachments]:
+        """To be asked: what is kept with the job."""
         ...
 
     def transaction(self) -> HostTransaction:
@@ -163,6 +154,16 @@ class AttemptHost(Protocol):
         ...
 
 
+def _known(answer: T) -> Generator[Any, Any, T]:
+    """Answer without a store."""
+    yield from ()
+    return answer
+
+
+def _no_store(plan: object) -> NoReturn:
+    raise UsageError(f"a handler that is called directly has no store for {plan!r}: submit it")
+
+
 class DetachedHost:
     """The `AttemptHost` of a context that belongs to no job; steps are kept in memory."""
 
@@ -180,44 +181,33 @@ class DetachedHost:
     def lease_lost(self) -> bool:
         return False
 
-    def still_mine(self) -> bool:
-        return not self.lease_lost()
-
-    async def astill_mine(self) -> bool:
-        return self.still_mine()
-
-    def stored(self) -> JobRecord | None:
-        return None
-
-    async def astored(self) -> JobRecord | None:
-        return None
-
     def now_us(self) -> int:
         return SystemClock().now_us()
 
     def passed_us(self) -> int:
         return self.now_us()
 
-    def attachments(self) -> Attachments:
-        return Attachments(dict(self.attached), self.signals)
-
-    async def aattachments(self) -> Attachments:
-        return self.attachments()
-
     def attach(self, values: dict[str, bytes]) -> bool:
         self.attached |= values
-        return self.still_mine()
+        return not self.lease_lost()
 
     async def aattach(self, values: dict[str, bytes]) -> bool:
         return self.attach(values)
 
-    def ask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
-        raise UsageError(
-            f"a handler that is called directly has no store for {asking!r}: submit it"
-        )
+    def ask(self, asking: Question[T]) -> T:
+        return drive(asking(None), _no_store)
 
-    async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+    async def aask(self, asking: Question[T]) -> T:
         return self.ask(asking)
+
+    def stored(self, _store: Any, /) -> Generator[Any, Any, JobRecord | None]:
+        return _known(None)
+
+    def still_mine(self, _store: Any, /) -> Generator[Any, Any, bool]:
+        return _known(not self.lease_lost())
+
+    def attachments(self, _store: Any, /) -> Generator[Any, Any, Attachments]:
+        return _known(Attachments(dict(self.attached), self.signals))
 
     def results(self, wanted: Wanted) -> list[bytes | None]:
         return [None for _ in wanted.nodes]

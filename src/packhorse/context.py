@@ -278,11 +278,11 @@ class Context(StepVerbs):
 
     def still_mine(self) -> bool:
         """Ask the store whether this attempt still holds the job; coroutines use `astill_mine`."""
-        return self._link.still_mine()
+        return self._link.ask(self._link.still_mine)
 
     async def astill_mine(self) -> bool:
         """As `still_mine`, without blocking the event loop."""
-        return await self._link.astill_mine()
+        return await self._link.aask(self._link.still_mine)
 
     @property
     def log(self) -> JobLog:

@@ -292,18 +292,7 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         return Written([IntakeRequest(cancel=self.id, tenant=self.tenant)])
 
     def _cancelled(self) -> Asking[bool]:
-        bus, store = self.connection.bus, self.connection.store
-        answer: CancelAnswer = yield store.jobs.cancel(self.id, tenant=self.tenant)
-        observed = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
-        # Events of a job that was running come from its worker.
-        if observed and answer is CancelAnswer.CANCELLED:
-            record: JobRecord | None = None
-            with contextlib.suppress(StoreError):  # it is cancelled whatever happens
-                record = yield store.inspection.job(self.id, tenant=self.tenant)
-            if record is not None and record.status is JobStatus.CANCELLED:
-                for event in events.cancelled_events(record):
-                    bus.emit(event)
-        return cancelled(self.id, answer)
+        return cancelled(self.id, (yield from cancelling(self)))
 
     def _wait(
         self, timeout: Duration | None
@@ -348,6 +337,21 @@ class JobHandle(msgspec.Struct, Generic[R], frozen=True, eq=False):
         if definition is None:
             return cast("R", msgspec.json.decode(result))
         return cast("R", definition.signature.decode_result(result))
+
+
+def cancelling(job: JobHandle[Any]) -> Asking[CancelAnswer]:
+    """Cancel a job; emit the events of one that ended here. Its worker emits those of others."""
+    bus, store = job.connection.bus, job.connection.store
+    answer: CancelAnswer = yield store.jobs.cancel(job.id, tenant=job.tenant)
+    observed = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
+    if observed and answer is CancelAnswer.CANCELLED:
+        record: JobRecord | None = None
+        with contextlib.suppress(StoreError):  # it is cancelled whatever happens
+            record = yield store.inspection.job(job.id, tenant=job.tenant)
+        if record is not None and record.status is JobStatus.CANCELLED:
+            for event in events.cancelled_events(record):
+                bus.emit(event)
+    return answer
 
 
 def explained(job: JobHandle[Any]) -> Asking[Explanation]:

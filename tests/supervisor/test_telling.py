@@ -13,8 +13,16 @@ import pytest
 
 from packhorse import DeadReason, JobHandle
 from packhorse.core.job import RetryRule
-from packhorse.events import Event, JobCancelled, JobDead, JobReleased, JobRetried, JobTimedOut
-from packhorse.runtime.supervisor.crash_recovery import Cause, recovered_events
+from packhorse.events import (
+    Event,
+    EventBus,
+    JobCancelled,
+    JobDead,
+    JobReleased,
+    JobRetried,
+    JobTimedOut,
+)
+from packhorse.runtime.supervisor.crash_recovery import Cause, emit_recovered, recovered_events
 from packhorse.runtime.supervisor.messages import TaskRules
 from packhorse.runtime.supervisor.shared_memory import Running
 from tests.supervisor.test_crash_recovery import HELLO, WORKER, Scene
@@ -101,6 +109,20 @@ def test_a_job_given_back_is_told_only_if_it_had_begun() -> None:
     assert {event.job_id for event in found if isinstance(event, JobReleased)} == {
         *(running.id, ended.id),
     }
+
+
+def test_a_job_given_back_after_its_deadline_is_told_as_dead() -> None:
+    scene = Scene(1, deadline_us=Scene(0).clock.now_us() + 1_000)
+    scene.clock.advance(1)
+
+    jobs = scene.recover(Cause.SHUTDOWN, [(scene.jobs[0], 200.0)], signal=9)
+    released, dead = recovered_events(jobs[0], HELLO)
+    report = emit_recovered(EventBus(), HELLO, jobs)
+
+    assert isinstance(released, JobReleased)
+    assert isinstance(dead, JobDead)
+    assert dead.reason == "expired"
+    assert (report.dead, report.expired, report.failed) == (1, 1, 0)
 
 
 def test_a_cancelled_job_that_went_with_its_process_is_told_as_cancelled() -> None:

@@ -169,6 +169,19 @@ def test_a_rule_that_an_operator_wrote_down_is_judged_and_told_by_any_app(
     assert app.alerts.all() == ()
 
 
+def test_an_option_that_does_not_exist_is_refused(new_app: Callable[[], Packhorse]) -> None:
+    app = new_app()
+    app.store.migrate()
+    mistyped: Any = {"clear_afer": "5m"}
+
+    with pytest.raises(ConfigError, match=r"alert 'deep': .* 'clear_afer'; did you mean"):
+        app.alerts.add("deep", "depth >= 1", **mistyped)
+    with pytest.raises(ConfigError, match=r"alert 'deep': .* 'clear_afer'; did you mean"):
+        app.alert("deep", depth > 1, **mistyped)
+
+    assert app.alerts.all() == ()
+
+
 def test_a_rule_that_cannot_be_read_here_hides_no_other(
     new_app: Callable[[], Packhorse], monkeypatch: pytest.MonkeyPatch
 ) -> None:

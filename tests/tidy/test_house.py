@@ -17,12 +17,12 @@ from tests.tidy import budgets
 #: Lines of the spine and of all today. The bound that `scripts.house` prints is where the spine is
 #: to go; a change that needs more says in an ADR what it added, and why that was the least.
 SPINE_LINES = 57_800
-LINES = 88_500
+LINES = 88_450
 #: Functions and files of each walk: what a job goes through, a reader reads.
 WALKS = {
-    "submit one": (33, 16),
-    "claim to settled": (83, 20),
-    "rate-limited, held back, let go": (132, 28),
+    "submit one": (32, 16),
+    "claim to settled": (81, 20),
+    "rate-limited, held back, let go": (130, 28),
 }
 
 

@@ -27,8 +27,7 @@ CODE_OF: Final = {
     for module, folder in FOLDERS.items()
 }
 SHARED: Final = tuple(sorted(set(CALL.findall(CODE_OF[sql]))))
-#: Those that SQLite runs for each job, or each row, and PostgreSQL for all of them at once.
-EACH: Final = frozenset(re.findall(r"write_each\(\w*\.?dialect\.sql\(\"(\w+)\"", CODE_OF[sql]))
+#: Those that SQLite runs for each row, and PostgreSQL for all of them at once.
 ROWS: Final = frozenset(re.findall(r"write_rows\(dialect\.sql\(\"(\w+)\"", CODE_OF[sql]))
 
 
@@ -107,7 +106,6 @@ def test_a_code_is_that_of_its_enum() -> None:
 
 def test_the_shared_steps_ask_for_many_statements() -> None:
     assert len(SHARED) > 90
-    assert EACH
     assert ROWS
 
 
@@ -118,8 +116,5 @@ def test_both_stores_take_the_same_parameters(name: str) -> None:
     if name in ROWS:
         assert theirs == Parameters(frozenset(), 1)
         assert ours.unnamed == 0
-    elif name in EACH:
-        assert ours.named - {"seq"} == theirs.named - {"seqs"}
-        assert ours.unnamed == theirs.unnamed
     else:
         assert ours == theirs

@@ -19,7 +19,7 @@ from packhorse.core.job import Job
 from packhorse.core.settlement import SettlementKind
 from packhorse.stores.plan import Plan, Wake
 from packhorse.stores.requests import JobFilter, QueueSettings
-from packhorse.stores.sql.statements import ChangeMany, Now, Rows
+from packhorse.stores.sql.statements import Now, Rows, SendMany, Together
 from packhorse.stores.sqlite.connection import connect
 from packhorse.stores.sqlite.statements import queries, sql
 from packhorse.stores.sqlite.store import SqliteStore
@@ -136,7 +136,9 @@ class Explained:
             return self.clock.now_us()
         if isinstance(step, Wake):
             return None
-        many = isinstance(step, ChangeMany)
+        if isinstance(step, Together):
+            return [self._answer(one, found) for one in step.asked]
+        many = isinstance(step, SendMany)
         for parameters in step.parameters[:1] if many else [step.parameters]:
             rows = self._connection.execute(f"explain query plan {step.text}", parameters)
             found[name_of(step.text)] = (step.text, [row[3] for row in rows])

@@ -15,7 +15,7 @@ from packhorse.core.policies.series import BOUNDS_S, OUTCOMES, Series
 from packhorse.runtime.supervisor import fleet
 from packhorse.runtime.supervisor.exposition import Figures, exposition
 from packhorse.runtime.supervisor.fleet import FleetFigures, SupervisorReport
-from packhorse.runtime.supervisor.messages import Report, encode, read_from_child
+from packhorse.runtime.supervisor.messages import READ_FROM_CHILD, Report, encode
 from packhorse.stores.requests import Counts
 
 #: Every figure differs from every other, and from the sum of any two.
@@ -123,7 +123,7 @@ def test_a_report_goes_through_the_pipe_and_adds_to_that_of_earlier_processes() 
     line = encode(LIVING)
 
     assert line.endswith(b"\n")
-    assert read_from_child(line) == LIVING
+    assert READ_FROM_CHILD.decode(line) == LIVING
     assert LIVING.after(PAST) == Report(
         succeeded=101, failed=202, retried=404, dead=808, expired=6464, timed_out=1616, abandoned=35
     )

@@ -69,8 +69,8 @@ def test_settlements_wait_for_others_unless_they_are_many_or_nothing_runs(
     settler._queue, settler._due = [object()] * count, asyncio.Event()
     settler._timer, settler._loop = None, Timers()
 
-    settler.consider(idle=idle)
-    settler.consider(idle=False)  # there is one timer
+    settler.flush(at_once=idle)
+    settler.flush(at_once=False)  # there is one timer
 
     assert settler._due.is_set() is bool(now)
     assert settler._loop.later == ([_FLUSH_DELAY_S] if now is False else [])

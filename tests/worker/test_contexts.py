@@ -52,7 +52,7 @@ async def test_a_handler_in_a_process_hears_whether_what_it_keeps_was_kept() -> 
 
     assert await host.aattach({"a": b"1"})
     assert host.attach({"b": b"2"})
-    assert (await host.aattachments()).values == {"a": b"1", "b": b"2"}
+    assert (await host.aask(host.attachments)).values == {"a": b"1", "b": b"2"}
 
     yard.do(yard.store.leases.leave("ann"))  # so that the job is for others
 

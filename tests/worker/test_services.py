@@ -90,6 +90,44 @@ async def test_a_confirmed_loss_is_rescued_with_its_crash_counted_and_told(yard:
     assert rescue.counted == [("default", "work", "retried")]
 
 
+@pytest.mark.parametrize(
+    ("moment", "others", "told"), [("after", False, 1), ("before", False, 1), ("before", True, 0)]
+)
+async def test_a_rescue_that_the_store_does_not_answer_is_told_once_by_who_wrote_it(
+    moment: str, *, others: bool, told: int
+) -> None:
+    fails_at: list[str] = []
+
+    def faults(verb: str, now: str) -> None:
+        if verb == "settle" and now in fails_at:
+            fails_at.clear()
+            rescue.clock.seconds += 1  # for so long the call is under way
+            raise StoreUnavailable("an outage", maybe_stored=True)
+
+    yard = Yard(faults)
+    yard.record()
+    job_id = yard.submit("work")
+    yard.claim_by_hand("dead", "work")
+    yard.store_clock.ahead_us += 31 * SECOND_US
+    rescue, other = Rescue(yard), Rescue(yard)
+    for each in (rescue, other):
+        await each.look()
+    fails_at.append(moment)
+    with pytest.raises(StoreUnavailable):
+        await rescue.look(after_s=3)
+
+    yard.store_clock.ahead_us += 4 * SECOND_US
+    if others:
+        await other.look(after_s=7)
+        yard.events.clear()
+    await rescue.look(after_s=4)
+    await rescue.look(after_s=1)
+
+    assert [each.job_id for each in yard.told(JobRescued)] == [job_id] * told
+    assert rescue.counted == [("default", "work", "retried")] * told
+    assert yard.job(job_id).counters.crashes == 1
+
+
 async def test_a_job_given_up_because_its_worker_was_lost_is_told_as_dead(yard: Yard) -> None:
     yard.record()
     job_id = yard.submit("work", options=JobOptions(max_crashes=0))

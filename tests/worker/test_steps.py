@@ -354,7 +354,7 @@ def _next_attempt(before: Any) -> Any:
     kept: dict[str, bytes] = before._recorder.attached
     ctx = make_context(attempt=2)
     ctx._recorder.attached.update(kept)
-    assert isinstance(ctx._recorder.attachments(), Attachments)
+    assert isinstance(ctx._recorder.ask(ctx._recorder.attachments), Attachments)
     return ctx
 
 

@@ -62,6 +62,7 @@ class Worker:
         self.counters = SimpleNamespace(**counts)
         runtime = SimpleNamespace(
             options=worker_options(**options),
+            capacity=10,
             env=SimpleNamespace(registry=Registry()),
             monotonic=self.clock.monotonic,
             loop=self.loop,

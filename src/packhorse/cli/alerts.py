@@ -25,7 +25,6 @@ def alerts() -> None:
 @store_command(alerts, "list")
 def list_alerts(app: Packhorse, *, as_json: bool) -> None:
     """List the alerts of an app, and those the store knows."""
-    app.registry.load()  # modules that declare tasks may declare alerts too
     headers = ("ALERT", "STATE", "VALUE", "CONDITION", "QUEUE", "RULE", "SINCE", "SILENT UNTIL")
     none = "No alerts. Declare some with app.alert(...) or 'packhorse alerts add'; run a worker."
     print_list("alerts", app.alerts.all(), headers, _row, none=none, as_json=as_json)
@@ -69,7 +68,6 @@ def add_alert(
 
     packhorse alerts add 'mail behind' 'oldest_ready > 5m' --queue mail --to https://...
     """
-    app.registry.load()
     app.alerts.add(name, condition, queue=queue or "", **options)
     note(f"Alert {name!r} is written down.")
 
@@ -79,7 +77,6 @@ def add_alert(
 @on_store
 def remove_alert(app: Packhorse, *, name: str) -> None:
     """Remove a rule that was written down; those of code are removed there."""
-    app.registry.load()
     app.alerts.remove(name)
     note(f"Alert {name!r} is removed.")
 
@@ -89,7 +86,6 @@ def remove_alert(app: Packhorse, *, name: str) -> None:
 @on_store
 def test_alert(app: Packhorse, *, name: str) -> None:
     """Send a test notice to each destination of alert NAME, as jobs."""
-    app.registry.load()
     note(f"Submitted a test notice to {app.alerts.test(name)} destination(s).")
 
 
@@ -99,6 +95,5 @@ def test_alert(app: Packhorse, *, name: str) -> None:
 @on_store
 def silence_alert(app: Packhorse, *, name: str, span: str) -> None:
     """Tell nothing of alert NAME for so long, such as 2h; 0 ends a silence."""
-    app.registry.load()
     app.alerts.silence(name, 0 if span == "0" else span)
     note(f"Alert {name!r} is silent for {span}." if span != "0" else f"Alert {name!r} is told.")

@@ -8,13 +8,13 @@ when everything stops. A process that ends by itself is replaced, unless it ende
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -68,8 +68,8 @@ def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -
     set_up_logs(flags)
     clock, quiet = SystemClock(), not shows_banner(flags)
     found = found_app(app_name, flags["include"], url=flags["url"], quiet=quiet)
-    app, options = found.app, chosen_run_options(flags)
-    try:
+    options = chosen_run_options(flags)
+    with closing(found.app) as app:
         if app.store.label.startswith("memory:"):
             raise ConfigError(
                 "memory:// lives inside one process, so processes cannot share its work; give the "
@@ -84,15 +84,20 @@ def run_scaled(app_name: str | None, flags: Mapping[str, Any], chosen: Bounds) -
         os.environ.pop("PACKHORSE_HTTP", None)  # which is this parent's, not its processes'
         figures = FleetFigures()
         start = start_process if address is None else figures.start
-        with fleet_probes(figures, address, store=app.store, queues=effective.queues, clock=clock):
-            return run_fleet(
-                lambda: start(command),
-                scaler.wanted,
-                shutdown_timeout_s=effective.shutdown_timeout_us / SECOND_US,
-                clock=clock,
-            )
-    finally:
-        app.close()
+        probes = fleet_probes(
+            figures, address, store=app.store, queues=effective.queues, clock=clock
+        )
+
+        async def run() -> int:
+            async with probes:
+                return await run_fleet(
+                    lambda: start(command),
+                    scaler.wanted,
+                    shutdown_timeout_s=effective.shutdown_timeout_us / SECOND_US,
+                    clock=clock,
+                )
+
+        return asyncio.run(run())
 
 
 def bounded_rules(
@@ -221,6 +226,8 @@ class Fleet:
 
     def resize(self, wanted: int) -> None:
         """Start processes until there are `wanted`, or stop the youngest."""
+        if self.stopping or self.quiet:  # a signal may have said so meanwhile
+            return
         if self.working != wanted:
             _LOG.info("worker processes: %s running, %s wanted", self.working, wanted)
         while self.working < wanted:
@@ -271,7 +278,7 @@ class Fleet:
             _LOG.warning("worker process %s ended with %s; another one takes its place", pid, how)
 
 
-def run_fleet(
+async def run_fleet(
     start: Callable[[], Process],
     wanted: Callable[[], int],
     *,
@@ -279,42 +286,29 @@ def run_fleet(
     clock: Clock,
 ) -> int:
     """Keep as many processes as are wanted until told to stop; return the exit code."""
-    fleet, changed = Fleet(start, clock), threading.Event()
-    with _signals_handled(fleet, changed):
-        while not (fleet.stopping and fleet.empty):
-            if not (fleet.stopping or fleet.quiet):
-                fleet.resize(wanted())
-            fleet.keep_time(shutdown_timeout_s)
-            changed.wait(_LOOK_S)
-            changed.clear()
-            fleet.reap()
+    fleet, changed = Fleet(start, clock), asyncio.Event()
+    _handle_signals(fleet, changed)
+    while not (fleet.stopping and fleet.empty):
+        if not (fleet.stopping or fleet.quiet):
+            fleet.resize(await asyncio.to_thread(wanted))
+        fleet.keep_time(shutdown_timeout_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), _LOOK_S)
+        changed.clear()
+        fleet.reap()
     return fleet.exit_code
 
 
-@contextmanager
-def _signals_handled(fleet: Fleet, changed: threading.Event) -> Iterator[None]:
-    """Handle signals while the fleet runs."""
+def _handle_signals(fleet: Fleet, changed: asyncio.Event) -> None:
+    """Let signals change the fleet while this event loop runs."""
+    loop = asyncio.get_running_loop()
 
-    def stop(number: int, _frame: object) -> None:
-        fleet.stop(number)
+    def handle(number: int, change: Callable[[int], None]) -> None:
+        change(number)
         changed.set()
 
-    def forward(number: int, _frame: object) -> None:
-        fleet.forward(number)
-        changed.set()
-
-    def ended(_number: int, _frame: object) -> None:
-        changed.set()
-
-    handlers: dict[int, Callable[[int, Any], None]] = {
-        **dict.fromkeys(stop_signals(), stop),
-        signal.SIGUSR1: forward,
-        signal.SIGUSR2: forward,
-        signal.SIGCHLD: ended,
-    }
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in stop_signals():
+        loop.add_signal_handler(number, handle, number, fleet.stop)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(number, handle, number, fleet.forward)
+    loop.add_signal_handler(signal.SIGCHLD, changed.set)

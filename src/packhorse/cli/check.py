@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,13 +81,10 @@ def check(
     from packhorse.cli.discovery import existing_store, found_app
     from packhorse.cli.store_copy import admit_all
 
-    app = found_app(app_name, url=url).app
-    try:
+    with closing(found_app(app_name, url=url).app) as app:
         existing_store(app.store)
         admit_all(app.store)
         looked, groups = _survey(app, [name for some in queues for name in some])
-    finally:
-        app.close()
     _tell(looked, groups, as_json=as_json)
     if groups:
         raise click.exceptions.Exit(ExitCode.FAILED)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -68,9 +69,8 @@ def copy(
     from packhorse.cli.store_copy import Copier, admit_all
     from packhorse.stores import open_store
 
-    source, target = open_store(source_url), open_store(target_url)
-    copier = Copier(source, target, queues, batch)
-    try:
+    with closing(open_store(source_url)) as source, closing(open_store(target_url)) as target:
+        copier = Copier(source, target, queues, batch)
         _refuse_same(source, target)
         existing_store(source)
         copier.refuse_unknown()
@@ -82,17 +82,13 @@ def copy(
         expected = copier.plan(target_exists=False).found.total()
         confirm(f"Carry {counted(expected, 'job')} to {target.label}?", yes=yes)
         _copy(copier, expected, as_json=as_json)
-    finally:
-        source.close()
-        target.close()
 
 
 def _lift_mark(source_url: str, *, dry_run: bool, yes: bool) -> None:
     from packhorse.cli.discovery import existing_store
     from packhorse.stores import open_store
 
-    source = open_store(source_url)
-    try:
+    with closing(open_store(source_url)) as source:
         existing_store(source)
         copied = source.run(source.transfer.copied())
         if copied is None:
@@ -103,8 +99,6 @@ def _lift_mark(source_url: str, *, dry_run: bool, yes: bool) -> None:
             confirm(f"Use {source.label} again? Jobs in {copied.to} may run twice.", yes=yes)
             source.run(source.transfer.mark(None))
             print_text(f"{source.label} may be used again")
-    finally:
-        source.close()
 
 
 def _refuse_same(source: Store, target: Store) -> None:

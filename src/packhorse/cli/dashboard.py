@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,11 +57,8 @@ def dashboard(*, app_name: str | None, **flags: Any) -> None:
     """
     from packhorse.cli.discovery import found_app
 
-    app = found_app(app_name, url=flags["url"]).app
-    try:
+    with closing(found_app(app_name, url=flags["url"]).app) as app:
         _serve(app, flags)
-    finally:
-        app.close()
 
 
 def _serve(app: Packhorse, flags: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from packhorse.cli.exits import ExitCode
 from packhorse.cli.options import app_argument, own_url_option
 from packhorse.cli.output import note, print_text
 from packhorse.cli.worker import (
+    beside,
     changed_files,
     leave_when_told,
     set_up_logs,
@@ -94,10 +95,7 @@ class _DevSession:
 
     async def run(self) -> int:
         """Work until told to stop; return the exit code."""
-        import asyncio
-
-        watching = asyncio.create_task(self._watch())
-        try:
+        async with beside(self._watch()):
             while True:
                 memory, code = await self._loaded(), int(ExitCode.APP_NOT_LOADED)
                 if memory is not None:
@@ -106,9 +104,6 @@ class _DevSession:
                     return code
                 note("Waiting for the next change.")
                 await self._changes.get()
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
         async for reason in changed_files(self._folder):
@@ -125,8 +120,6 @@ class _DevSession:
         return {"memory": True, "shared": False}.get(output.decode().rpartition(" ")[2].strip())
 
     async def _serve(self, *, memory: bool) -> int:
-        import asyncio
-
         from packhorse.core.clock import SystemChance, SystemClock
         from packhorse.runtime.supervisor.supervisor import Supervisor
 
@@ -142,12 +135,10 @@ class _DevSession:
         dashboard = _DashboardProcess(self._app, url, self._flags["port"])
         note(f"Watching {self._folder} for changed Python files; Ctrl-C ends everything.")
         supervisor = Supervisor(command, 1, clock=SystemClock(), chance=SystemChance())
-        reloading = asyncio.create_task(self._reload(supervisor, dashboard))
         try:
-            return await supervisor.run()
+            async with beside(self._reload(supervisor, dashboard)):
+                return await supervisor.run()
         finally:
-            reloading.cancel()
-            await asyncio.gather(reloading, return_exceptions=True)
             dashboard.end()
 
     async def _reload(self, supervisor: Supervisor, dashboard: _DashboardProcess) -> None:

@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -219,11 +219,8 @@ def opened(url: str | None, app_name: str | None) -> Iterator[Packhorse]:
     """Open the app to work with; close it at the end."""
     if url is not None and app_name is not None:
         raise click.UsageError("--url and --app both say which store; give one of them")
-    app = _chosen(url, app_name)
-    try:
+    with closing(_chosen(url, app_name)) as app:
         yield app
-    finally:
-        app.close()
 
 
 def _chosen(url: str | None, app_name: str | None) -> Packhorse:

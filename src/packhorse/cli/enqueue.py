@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -82,8 +83,7 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Any) -> None:
         raise click.UsageError("--timeout says how long to wait, so it needs --wait")
     from packhorse.cli.discovery import found_app
 
-    app = found_app(flags["app_name"], url=flags["url"]).app
-    try:
+    with closing(found_app(flags["app_name"], url=flags["url"]).app) as app:
         _refuse_memory(app)
         job, task = _submitted(app, task_name, arguments, _choices(flags))
         if flags["wait"]:
@@ -91,8 +91,6 @@ def enqueue(task_name: str, arguments: tuple[str, ...], **flags: Any) -> None:
             _tell(job, flags, result if flags["show_values"] else _redacted(app, result))
         else:
             _tell(job, flags)
-    finally:
-        app.close()
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

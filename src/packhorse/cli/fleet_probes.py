@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -30,38 +29,24 @@ from packhorse.stores.requests import Counts
 _LOG: Final = logging.getLogger("packhorse.supervisor")
 _TEXT: Final = "text/plain; charset=utf-8"
 _COUNTS_S: Final = 2.0
-#: How long the server may take to start, and to stop.
-_SOON_S: Final = 5.0
 
 
-@contextmanager
-def fleet_probes(
+@asynccontextmanager
+async def fleet_probes(
     fleet: FleetFigures,
     address: Address | None,
     *,
     store: Store,
     queues: Sequence[str],
     clock: Clock,
-) -> Iterator[None]:
-    """Answer probes in a thread while inside, if there is an address."""
+) -> AsyncIterator[None]:
+    """Answer probes while inside, if there is an address."""
     if address is None:
         yield
         return
-    serving = served(_routes(fleet, store, queues, clock), address)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="packhorse-probes", daemon=True)
-    thread.start()
-    try:
-        bound = asyncio.run_coroutine_threadsafe(serving.__aenter__(), loop).result(_SOON_S)
+    async with served(_routes(fleet, store, queues, clock), address) as bound:
         _LOG.info("answering probes at http://%s:%s/livez", *bound[:2])
-        try:
-            yield
-        finally:
-            closing = serving.__aexit__(None, None, None)
-            asyncio.run_coroutine_threadsafe(closing, loop).result(_SOON_S)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_SOON_S)
+        yield
 
 
 def _routes(fleet: FleetFigures, store: Store, queues: Sequence[str], clock: Clock) -> Routes:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -39,13 +40,10 @@ def health(*, queue: str | None, wanted: int, as_json: bool, url: str | None) ->
     """
     from packhorse.app import Packhorse
 
-    app = Packhorse(url)
-    try:
+    with closing(Packhorse(url)) as app:
         label = app.store.label
         _refuse_missing(app)
         workers = app.insights.workers()
-    finally:
-        app.close()
     if queue is not None:  # a quiet worker lives, but serves no queue
         workers = tuple(each for each in workers if queue in each.queues and not each.quiet)
     live = sum(each.live for each in workers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
@@ -185,11 +185,8 @@ def queue_choices(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     """Complete a queue's name, also after a comma. Any failure offers nothing to the shell."""
     before, comma, part = incomplete.rpartition(",")
     with suppress(Exception):
-        app = _completed_app(ctx)
-        try:
+        with closing(_completed_app(ctx)) as app:
             names = sorted({*app.known_queues, *_stored_queues(app)})
-        finally:
-            app.close()
         return [f"{before}{comma}{name}" for name in names if name.startswith(part)]
     return []
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,7 +21,7 @@ from packhorse.cli.output import confirm, note, print_json, print_text, show_pro
 from packhorse.core.durations import microseconds
 from packhorse.core.job import LOOK_MAX, PAGE_MAX, DeadReason, JobRecord, JobStatus
 from packhorse.core.text import counted
-from packhorse.errors import StoreError, UsageError
+from packhorse.errors import UsageError
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -207,7 +206,9 @@ def select(
 
 def cancel_named(app: Packhorse, job_ids: Iterable[str]) -> list[tuple[str, str]]:
     """Cancel jobs by id; return the answer for each."""
-    with _events_logged(app):
+    from packhorse import logs
+
+    with logs.attached(app.bus):
         return [(job_id, _cancel(app, job_id)) for job_id in job_ids]
 
 
@@ -216,40 +217,18 @@ def cancel_selected(app: Packhorse, selection: Selection) -> Counter[str]:
 
     Each is a transaction of its own, so that workers get their turn in between.
     """
-    with _events_logged(app):
+    from packhorse import logs
+
+    with logs.attached(app.bus):
         pages = _selected_ids(app.store, selection)
         return Counter(_cancel(app, job_id) for job_ids in pages for job_id in job_ids)
 
 
-@contextmanager
-def _events_logged(app: Packhorse) -> Iterator[None]:
-    """Log events of the app's bus, unless the app does so itself."""
-    from packhorse import events, logs
-
-    detach = None if app.bus.wants(events.ObserverFailed) else logs.attach(app.bus)
-    try:
-        yield
-    finally:
-        if detach is not None:
-            detach()
-
-
 def _cancel(app: Packhorse, job_id: str) -> str:
-    """Cancel a job, and emit the events of one that ended here: a worker emits those of its own."""
-    from packhorse import events
-    from packhorse.core.lifecycle import CancelAnswer
+    from packhorse.core.generators import drive
+    from packhorse.handle import cancelling
 
-    store, bus = app.store, app.bus
-    answer = store.run(store.jobs.cancel(job_id))
-    heard = bus.wants(events.JobCancelling) or bus.wants(events.JobCancelled)
-    record: JobRecord | None = None
-    if heard and answer is CancelAnswer.CANCELLED:
-        with suppress(StoreError):  # it is cancelled whatever happens
-            record = store.run(store.inspection.job(job_id))
-    if record is not None and record.status is JobStatus.CANCELLED:
-        for event in events.cancelled_events(record):
-            bus.emit(event)
-    return str(answer)
+    return str(drive(cancelling(app.job(job_id)), app.store.run))
 
 
 def redrive_selected(store: Store, selection: Selection, *, reset_budget: bool) -> Counter[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from packhorse.app import Packhorse
@@ -51,10 +52,8 @@ def serve(app_name: str | None, flags: Mapping[str, Any], link: SupervisorLink |
         link.keep_log()
     quiet = not shows_banner(flags)
     found = found_app(app_name, flags["include"], url=flags["url"], quiet=quiet)
-    try:
+    with closing(found.app):
         return _run(found, flags, link)
-    finally:
-        found.app.close()
 
 
 def chosen_queues(queues: Sequence[Sequence[str]]) -> list[str]:

@@ -57,8 +57,7 @@ def stats(app: Packhorse, *, span: str | None, as_json: bool) -> None:
     document = to_wire(view.stats())
     waited = {queue.name: queue for queue in view.queues()}
     for name, queue in document.get("queues", {}).items():
-        queue.update(_oldest(waited.get(name)))
-        queue.update(_bytes(waited.get(name)))
+        queue.update(_more(waited.get(name)))
     tripped = view.breakers()
     signals = {signal.queue: document_of(signal) for signal in view.scaling()}
     held = view.store_bytes()
@@ -111,20 +110,16 @@ def _task_row(task: TaskHistory) -> tuple[object, ...]:
     return (task.task, task.attempts, task.failed, task.dead, *shown)
 
 
-def _oldest(queue: QueueInfo | None) -> dict[str, Any]:
-    """Describe how long ready jobs have waited; nothing if none is ready."""
-    if queue is None or queue.oldest_ready_s is None:
-        return {}
+def _more(queue: QueueInfo | None) -> dict[str, Any]:
+    """Describe how long ready jobs have waited, if some are, and bytes, if they are limited."""
     from packhorse.client.documents import waited_document
 
-    return waited_document(queue)
-
-
-def _bytes(queue: QueueInfo | None) -> dict[str, Any]:
-    """Describe how many bytes a queue has and may have; nothing if they are not limited."""
-    if queue is None or queue.held_bytes is None:
+    if queue is None:
         return {}
-    return {"heldBytes": queue.held_bytes, "maxBytes": queue.settings.max_bytes}
+    ready = {} if queue.oldest_ready_s is None else waited_document(queue)
+    if queue.held_bytes is None:
+        return ready
+    return {**ready, "heldBytes": queue.held_bytes, "maxBytes": queue.settings.max_bytes}
 
 
 def _speed(document: Mapping[str, Any]) -> str:

@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -267,7 +267,7 @@ def _run_supervised(app_name: str | None, flags: Mapping[str, Any]) -> int:
         async with probes(supervisor, address) as bound, reporting(supervisor, os.environ):
             if bound is not None:
                 _LOG.info("answering probes at http://%s:%s/livez", *bound[:2])
-            async with _reloading(supervisor, folder):
+            async with nullcontext() if folder is None else beside(_reload(supervisor, folder)):
                 return await supervisor.run()
 
     set_up_logs(flags)
@@ -276,22 +276,20 @@ def _run_supervised(app_name: str | None, flags: Mapping[str, Any]) -> int:
 
 
 @asynccontextmanager
-async def _reloading(supervisor: Supervisor, folder: Path | None) -> AsyncIterator[None]:
-    """Replace the processes while inside whenever a Python file in `folder` changes."""
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run a coroutine beside what is inside, and end it with that."""
     import asyncio
 
-    if folder is None:
-        yield
-        return
-    watching = asyncio.create_task(_watch(supervisor, folder))
+    running = asyncio.create_task(work)
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
-async def _watch(supervisor: Supervisor, folder: Path) -> None:
+async def _reload(supervisor: Supervisor, folder: Path) -> None:
+    """Replace the processes whenever a Python file in `folder` changes."""
     async for reason in changed_files(folder):
         supervisor.replace_all(reason)
 

@@ -34,7 +34,7 @@ from packhorse.client.store_access import Asks, Connection
 from packhorse.core.clock import optional_datetime, to_datetime
 from packhorse.core.durations import Duration, microseconds, positive_microseconds
 from packhorse.core.generators import awaited, blocking
-from packhorse.core.options import name_text
+from packhorse.core.options import chosen_options, name_text
 from packhorse.core.policies.alerts import AlertRule, AlertState, read_state
 from packhorse.core.policies.records import Put, Record, RecordId, Remove
 from packhorse.core.policies.retry import RetryPolicy
@@ -85,12 +85,8 @@ class AlertVerbs(ScheduleVerbs):
         condition: Condition,
         /,
         *,
-        queue: str = "",
         to: Destination | Iterable[Destination] = (),
-        hold: Duration = 0,
-        clear_after: Duration = "1m",
-        repeat: Duration | None = None,
-        over: Duration = "15m",
+        **options: Unpack[AlertOptions],
     ) -> None:
         """Notify `to` when the condition has held for `hold`, and when it is over.
 
@@ -99,12 +95,7 @@ class AlertVerbs(ScheduleVerbs):
         seconds, for all of them.
         """
         destinations = (to,) if callable(to) else tuple(to)
-        declared = _checked(
-            name,
-            condition,
-            destinations,
-            _Options(queue=queue, hold=hold, clear_after=clear_after, repeat=repeat, over=over),
-        )
+        declared = _checked(name, condition, destinations, options)
         self._declare_delivery()
         self._alerts[name] = declared
 
@@ -135,23 +126,24 @@ class AlertVerbs(ScheduleVerbs):
             declared.to[destination](notice)
 
 
-class _Options(TypedDict, total=False):
+class AlertOptions(TypedDict, total=False):
     """Options of an alert; `AlertVerbs.alert` says what each means."""
 
-    queue: str
-    hold: Duration
-    clear_after: Duration
+    queue: str  #: all of them, unless it is given
+    hold: Duration  #: 0
+    clear_after: Duration  #: 1 min
     repeat: Duration | None
-    over: Duration
+    over: Duration  #: 15 min
 
 
 def _checked(
-    name: str, condition: Condition, to: tuple[Destination, ...], options: _Options
+    name: str, condition: Condition, to: tuple[Destination, ...], given: AlertOptions
 ) -> AlertDeclaration:
     """Check an alert that code declares or an operator adds."""
     where = f"alert {name_text(name, 'the name of an alert')!r}"
     if not isinstance(condition, Condition):
         raise ConfigError(f"{where}: {condition!r} is no condition; write oldest_ready > '5m'")
+    options = chosen_options(given, AlertOptions, where)
     measure, queue, repeat = condition.measure, options.get("queue", ""), options.get("repeat")
     if queue and not measure.of_queue:
         raise ConfigError(f"{where}: {measure.name} is not counted by queue; leave queue= out")
@@ -204,7 +196,7 @@ class Alerts(Asks):
 
     @blocking
     def add(
-        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[_Options]
+        self, name: str, condition: str, *, to: Iterable[str] = (), **options: Unpack[AlertOptions]
     ) -> Asking[None]:
         """Store a rule, or change it; workers use it from their next check on."""
         texts = tuple(to)

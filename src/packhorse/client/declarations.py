@@ -118,31 +118,22 @@ class Declarations:
         found = ((name, settings.autoscale) for name, settings in self.queues.items())
         return {name: scale for name, scale in found if scale is not None}
 
-    def wait_us(self, queue: str) -> int | None:
-        """Return how long a submit to this queue waits for room, if that is declared."""
-        declared = self._queues.get(queue)
-        return None if declared is None else declared.wait_us
+    def of(self, queue: str) -> QueueDeclaration:
+        """Return what is declared of a queue; one that is not has the defaults."""
+        return self._queues.get(queue) or QueueDeclaration(QueueSettings(queue))
 
     def demands_tenant(self, queue: str) -> bool:
         """Whether a job of this queue must belong to a tenant."""
-        declared = self._queues.get(queue)
-        return self.require_tenant or (declared is not None and declared.require_tenant)
-
-    def traces_uniquely(self, queue: str) -> bool:
-        """Whether no two jobs of this queue may have one trace id."""
-        declared = self._queues.get(queue)
-        return declared is not None and declared.unique_traces
+        return self.require_tenant or self.of(queue).require_tenant
 
     def check(self, task: TaskDefinition) -> None:
         """Refuse a task that contradicts what is declared of its queue."""
-        declared = self._queues.get(task.queue)
-        if declared is not None:
-            _check_window(task, declared.settings)
+        if task.queue in self._queues:
+            _check_window(task, self.of(task.queue).settings)
 
     def idempotency_window_us(self, task: TaskDefinition, queue: str, chosen_us: int | None) -> int:
         """Return how long an idempotency key holds after the submit."""
-        declared = self._queues.get(queue)
-        kept_us = _result_keep_us(task, None if declared is None else declared.settings)
+        kept_us = _result_keep_us(task, self.of(queue).settings)
         window_us = task.idempotency_window_us if chosen_us is None else chosen_us
         if window_us is None:
             return DAY_US if kept_us is None else min(DAY_US, kept_us)
@@ -154,8 +145,7 @@ class Declarations:
     def check_all(self) -> None:
         """Refuse tasks that contradict their queues, now that all are declared."""
         for task in self._registry.tasks:
-            declared = self._queues.get(task.queue)
-            _check_window(task, None if declared is None else declared.settings)
+            _check_window(task, self.of(task.queue).settings)
 
     def limits(self, *, everything: bool) -> tuple[TaskSettings, ...]:
         """Return the limits of tasks; with `everything`, also of tasks without any."""
@@ -209,18 +199,17 @@ def changed_tasks(
     return tuple(one for one in told if held.get(one.name, TaskSettings(one.name)) != one)
 
 
-def _check_window(task: TaskDefinition, settings: QueueSettings | None) -> None:
+def _check_window(task: TaskDefinition, settings: QueueSettings) -> None:
     if task.idempotency_window_us is not None:
         where = f"task {task.name} in queue {task.queue!r}: "
         check_window(task.idempotency_window_us, _result_keep_us(task, settings), where)
 
 
-def _result_keep_us(task: TaskDefinition, settings: QueueSettings | None) -> int | None:
+def _result_keep_us(task: TaskDefinition, settings: QueueSettings) -> int | None:
     """Return how long a result of this task is kept in this queue."""
     if task.result_keep_us is not None:
         return task.result_keep_us
-    retention = None if settings is None else settings.retention
-    return (retention or Retention()).results_us
+    return (settings.retention or Retention()).results_us
 
 
 def queue_declaration(name: object, options: Mapping[str, Any]) -> QueueDeclaration:

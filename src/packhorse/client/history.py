@@ -27,18 +27,15 @@ from packhorse.core.policies.history import (
     totals_added,
     totals_of,
 )
-from packhorse.core.policies.records import Record, RecordId
+from packhorse.core.policies.records import RecordId
 from packhorse.core.policies.series import OUTCOMES, Series, added, quantile
 from packhorse.errors import ConfigError
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
-from packhorse.stores.records import RecordPage
+from packhorse.stores.records import all_records
 
 T = TypeVar("T")
 
-_PAGE: Final = 500
-#: Records of one kind; there are hardly ever so many.
-_RECORDS_MAX: Final = 10_000
 #: How often it is read again because a worker has folded meanwhile.
 _TRIES: Final = 3
 _FAILED: Final = ("retried", "dead")
@@ -182,8 +179,8 @@ def _bounds(chosen: HistoryRange, now_us: int) -> tuple[int, int, int]:
 
 def _parts(store: Store) -> Asking[tuple[dict[str, HistoryPart], int]]:
     """What is not folded yet, by key, and the store's clock."""
-    records, now_us = yield from _pages(store, PART_KIND, None)
-    return {each.id.key: decode_part(each.document) for each in records}, now_us
+    page = yield from all_records(store.records, PART_KIND)
+    return {each.id.key: decode_part(each.document) for each in page.records}, page.now_us
 
 
 def _records(
@@ -191,18 +188,8 @@ def _records(
 ) -> Asking[dict[int, T]]:
     """The records of spans that begin then or later, by their first second."""
     after = RecordId(kind, "", key_of_span(since_s - 1)).text
-    records, _ = yield from _pages(store, kind, after)
-    return {int(each.id.key): decode(each.document) for each in records}
-
-
-def _pages(store: Store, kind: str, after: str | None) -> Asking[tuple[list[Record], int]]:
-    found: list[Record] = []
-    while True:
-        page: RecordPage = yield store.records.records(kind, after=after, limit=_PAGE)
-        found += page.records
-        after = page.after
-        if after is None or len(found) >= _RECORDS_MAX:
-            return found, page.now_us
+    page = yield from all_records(store.records, kind, after=after)
+    return {int(each.id.key): decode(each.document) for each in page.records}
 
 
 def _point(

@@ -91,10 +91,6 @@ class SealedStore:
         intake = self.plain.intake
         return None if intake is None else _SealedIntake(intake, self.sealer)
 
-    def sealed_requests(self, requests: Sequence[IntakeRequest]) -> list[IntakeRequest]:
-        """What users' transactions ask for, with the values of its jobs sealed."""
-        return _sealed_requests(requests, self.sealer)
-
     @property
     def transactions(self) -> TransactionStore | None:
         return self.plain.transactions  # a forked child has others
@@ -267,12 +263,13 @@ class _SealedIntake:
         self.admit, self.give_up = intake.admit, intake.give_up
 
     def append(self, requests: Sequence[IntakeRequest]) -> UserStatement:
-        return self._intake.append(_sealed_requests(requests, self._sealer))
+        return self._intake.append(sealed_requests(requests, self._sealer))
 
 
-def _sealed_requests(requests: Sequence[IntakeRequest], sealer: Sealer) -> list[IntakeRequest]:
+def sealed_requests(requests: Sequence[IntakeRequest], sealer: Sealer) -> list[IntakeRequest]:
+    """What users' transactions ask for, with the values of its jobs sealed."""
     return [
-        one if one.job is None else msgspec.structs.replace(one, job=sealer.seal_jobs([one.job])[0])
+        one if one.job is None else msgspec.structs.replace(one, job=sealer.seal_job(one.job))
         for one in requests
     ]
 

@@ -184,7 +184,7 @@ class Connection:
         if not self._is_ordinary(jobs):
             return drive(self._submitting(jobs, wait_us, ids_are_new), self._answer)
         try:
-            store = self.store
+            store = self._store or self.store
             return store.run(store.jobs.submit(jobs, ids_are_new=ids_are_new))
         except PackhorseError as error:
             return drive(self._submitting(jobs, wait_us, ids_are_new, error), self._answer)
@@ -260,7 +260,7 @@ class Connection:
         wait_us: int | None,
     ) -> _Steps[tuple[Submitted, ...]]:
         states = yield lambda store: store.queues.queues()
-        patient = patience(full, states, self.declarations.wait_us(full.queue), wait_us)
+        patient = patience(full, states, self.declarations.of(full.queue).wait_us, wait_us)
         if patient is None:
             raise full
         topics = frozenset(f"room:{job.queue}" for job in jobs)
@@ -353,7 +353,7 @@ class Connection:
 
 
 class Asks:
-    """A base of classes whose verbs ask the store through a connection (`core.driving`)."""
+    """A base of classes whose verbs ask the store through a connection (`core.generators`)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

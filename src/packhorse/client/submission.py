@@ -155,9 +155,9 @@ class Submission:
 
     def checked(self, jobs: Iterable[NewJob]) -> list[NewJob]:
         """Jobs that were not made from calls, checked, each with the trace id its queue wants."""
-        unique = self.connection.declarations.traces_uniquely
+        of = self.connection.declarations.of
         found = [
-            msgspec.structs.replace(job, trace_id=job.id) if unique(job.queue) else job
+            msgspec.structs.replace(job, trace_id=job.id) if of(job.queue).unique_traces else job
             for job in jobs
         ]
         self.check(found)
@@ -221,7 +221,7 @@ def new_job(call: Call[Any], declarations: Declarations, job_id: str) -> NewJob:
     values = call.choices.values
     if task.adds_fields or not (call.choices is NO_CHOICES or values.keys() == _TX_ALONE):
         fields = _fields(call, declarations)
-    if declarations.tracing and declarations.traces_uniquely(fields.get("queue", task.queue)):
+    if declarations.tracing and declarations.of(fields.get("queue", task.queue)).unique_traces:
         fields["id"] = fields["trace_id"] = _one_name(fields, task.queue) or job_id
     job_id = fields.get("id", job_id)
     job = NewJob(

@@ -10,7 +10,7 @@ from packhorse.batches.beginning import BatchOptions, NewBatch
 from packhorse.batches.handle import Batch, Batches
 from packhorse.call import Call, Choices
 from packhorse.client.submission import Submission
-from packhorse.client.topics import PublishOptions, apublish, publish
+from packhorse.client.topics import Publisher, PublishOptions
 from packhorse.core.generators import awaited, blocking
 from packhorse.core.job import JobStatus
 from packhorse.core.job_info import Explanation, JobInfo, job_info
@@ -147,15 +147,15 @@ class TenantView(JobVerbs):
         self, topic: str, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
     ) -> list[JobHandle[Any]]:
         """Publish an event whose jobs are this tenant's, as `Topic.publish` does."""
-        given = {**options, "tx": tx}
-        return publish(self._submission, topic, payload, given, tenant=self.tenant)
+        publisher = Publisher(topic, self._submission, self.tenant)
+        return publisher.publish(payload, tx=tx, **options)
 
     async def apublish(
         self, topic: str, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
     ) -> list[JobHandle[Any]]:
         """As `publish`, without blocking the event loop."""
-        given = {**options, "tx": tx}
-        return await apublish(self._submission, topic, payload, given, tenant=self.tenant)
+        publisher = Publisher(topic, self._submission, self.tenant)
+        return await publisher.apublish(payload, tx=tx, **options)
 
     @blocking
     def search(self, *, limit: int = 50, **chosen: Unpack[SearchOptions]) -> Asking[list[JobInfo]]:

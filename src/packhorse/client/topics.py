@@ -78,39 +78,6 @@ class PublishOptions(TypedDict, total=False):
     notify: bool | None
 
 
-def publish(
-    submission: Submission,
-    topic: str,
-    payload: object,
-    options: Mapping[str, Any],
-    *,
-    tenant: str | None = None,
-) -> list[JobHandle[Any]]:
-    """Store one job for each subscriber; return their handles, by the names of their tasks.
-
-    With `tenant` the jobs belong to that tenant, and the handles see only its jobs.
-    """
-    event, batch = _event(topic, payload, options, tenant)
-    store = submission.connection.store
-    jobs = _jobs(submission, event, drive(_stored(store, topic), store.run))
-    return submission.store(batch._replace(jobs=jobs), "publish", tenant=tenant)
-
-
-async def apublish(
-    submission: Submission,
-    topic: str,
-    payload: object,
-    options: Mapping[str, Any],
-    *,
-    tenant: str | None = None,
-) -> list[JobHandle[Any]]:
-    """As `publish`, without blocking the event loop."""
-    event, batch = _event(topic, payload, options, tenant)
-    store = await submission.connection.astore()
-    jobs = _jobs(submission, event, await adrive(_stored(store, topic), store.arun))
-    return await submission.astore(batch._replace(jobs=jobs), tenant=tenant)
-
-
 def declaration(topic: str, call: Call[Any], submission: Submission) -> SubscriberDeclaration:
     """Return a subscriber as it is declared, with the queues and tasks known now."""
     task = call.definition
@@ -122,46 +89,6 @@ def declaration(topic: str, call: Call[Any], submission: Submission) -> Subscrib
         tuple(name for name in signature.names if name not in signature.optional),
         task.aliases,
     )
-
-
-def _event(
-    topic: str, payload: object, options: Mapping[str, Any], tenant: str | None
-) -> tuple[TopicEvent, PreparedJobs]:
-    """Return an event, and how its jobs are to be stored."""
-    where = f"topic {check_topic(topic)!r}: publish()"
-    given = {name: value for name, value in options.items() if name != "tx"}
-    if tenant is not None and given.setdefault("tenant", tenant) != tenant:
-        raise ConfigError(
-            f"{where} is for tenant {given['tenant']!r} and was asked of the view of tenant "
-            f"{tenant!r}; publish through its own, or leave its tenant out"
-        )
-    chosen = chosen_options(given, PublishOptions, where)
-    fields = NO_CHOICES.using({**chosen, "tx": options.get("tx")}, where).fields()
-    key, tx = fields.pop("idempotency_key", None), fields.pop("tx", None)
-    notify, wait_us = bool(fields.pop("notify", False)), fields.pop("wait_us", None)
-    within = None if tx is None else Within(tx, notify)
-    # Ids follow from a key, and may be there already.
-    event = TopicEvent(topic, key or new_id(), _encoded(payload), fields)
-    return event, PreparedJobs([], wait_us, key is None, within)
-
-
-def _jobs(
-    submission: Submission, event: TopicEvent, stored: Sequence[SubscriberDocument]
-) -> list[NewJob]:
-    """Build and check a job for each subscriber."""
-    own = [
-        declaration(event.topic, call, submission)
-        for call in submission.subscribers.get(event.topic, {}).values()
-    ]
-    jobs = submission.checked(event_jobs(event, reached(stored, own)))
-    size = sum(len(job.payload) for job in jobs)
-    if len(jobs) > ATOMIC_JOBS_MAX or size > ATOMIC_BYTES_MAX:
-        raise UsageError(
-            f"an event of topic {event.topic!r} is for {len(jobs)} subscribers, with {size} bytes "
-            f"of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
-            f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
-        )
-    return jobs
 
 
 def _stored(store: Store, topic: str) -> Asking[list[SubscriberDocument]]:
@@ -190,22 +117,13 @@ def _encoded(payload: object) -> bytes:
     return _EVENT.encode((payload,), {})
 
 
-#: Options that make no sense for subscribers: they would be the same for every event.
-_NOT_FOR_EVENTS: Final = (
-    *("scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key", "idempotency_window"),
-    *("wait", "tx", "notify", "unique"),
-)
+class Publisher:
+    """Publishes events of a topic; with `tenant` as jobs of that tenant, seen by it alone."""
 
-
-class Topic:
-    """A name under which events are published; `app.topic(name)` makes one."""
-
-    def __init__(self, name: str, decorator: TaskDecorator, submission: Submission) -> None:
+    def __init__(self, name: str, submission: Submission, tenant: str | None = None) -> None:
         self.name = check_topic(name)
         self._submission = submission
-        #: `@topic.subscribe`, over a function or a task: gives it a job for every event.
-        self.subscribe = decorator.taking(self._declare, adopt=self._take)
-        self._decorator = decorator
+        self._tenant = tenant
 
     def publish(
         self, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
@@ -214,13 +132,72 @@ class Topic:
 
         With `tx`, a connection of yours, they are stored when its transaction commits.
         """
-        return publish(self._submission, self.name, payload, {**options, "tx": tx})
+        event, batch = self._event(payload, options, tx)
+        store = self._submission.connection.store
+        jobs = self._jobs(event, drive(_stored(store, self.name), store.run))
+        return self._submission.store(batch._replace(jobs=jobs), "publish", tenant=self._tenant)
 
     async def apublish(
         self, payload: object, *, tx: object = None, **options: Unpack[PublishOptions]
     ) -> list[JobHandle[Any]]:
         """As `publish`, without blocking the event loop."""
-        return await apublish(self._submission, self.name, payload, {**options, "tx": tx})
+        event, batch = self._event(payload, options, tx)
+        store = await self._submission.connection.astore()
+        jobs = self._jobs(event, await adrive(_stored(store, self.name), store.arun))
+        return await self._submission.astore(batch._replace(jobs=jobs), tenant=self._tenant)
+
+    def _event(
+        self, payload: object, options: Mapping[str, Any], tx: object
+    ) -> tuple[TopicEvent, PreparedJobs]:
+        """Return an event, and how its jobs are to be stored."""
+        where, given, tenant = f"topic {self.name!r}: publish()", dict(options), self._tenant
+        if tenant is not None and given.setdefault("tenant", tenant) != tenant:
+            raise ConfigError(
+                f"{where} is for tenant {given['tenant']!r} and was asked of the view of tenant "
+                f"{tenant!r}; publish through its own, or leave its tenant out"
+            )
+        chosen = chosen_options(given, PublishOptions, where)
+        fields = NO_CHOICES.using({**chosen, "tx": tx}, where).fields()
+        key, tx = fields.pop("idempotency_key", None), fields.pop("tx", None)
+        notify, wait_us = bool(fields.pop("notify", False)), fields.pop("wait_us", None)
+        within = None if tx is None else Within(tx, notify)
+        # Ids follow from a key, and may be there already.
+        event = TopicEvent(self.name, key or new_id(), _encoded(payload), fields)
+        return event, PreparedJobs([], wait_us, key is None, within)
+
+    def _jobs(self, event: TopicEvent, stored: Sequence[SubscriberDocument]) -> list[NewJob]:
+        """Build and check a job for each subscriber."""
+        submission = self._submission
+        own = [
+            declaration(event.topic, call, submission)
+            for call in submission.subscribers.get(event.topic, {}).values()
+        ]
+        jobs = submission.checked(event_jobs(event, reached(stored, own)))
+        size = sum(len(job.payload) for job in jobs)
+        if len(jobs) > ATOMIC_JOBS_MAX or size > ATOMIC_BYTES_MAX:
+            raise UsageError(
+                f"an event of topic {event.topic!r} is for {len(jobs)} subscribers, with {size} "
+                f"bytes of arguments, and one transaction takes at most {ATOMIC_JOBS_MAX} and "
+                f"{ATOMIC_BYTES_MAX}; nothing was stored: publish a reference instead of the data"
+            )
+        return jobs
+
+
+#: Options that make no sense for subscribers: they would be the same for every event.
+_NOT_FOR_EVENTS: Final = (
+    *("scheduled_at", "deadline", "job_id", "trace_id", "idempotency_key", "idempotency_window"),
+    *("wait", "tx", "notify", "unique"),
+)
+
+
+class Topic(Publisher):
+    """A name under which events are published; `app.topic(name)` makes one."""
+
+    def __init__(self, name: str, decorator: TaskDecorator, submission: Submission) -> None:
+        super().__init__(name, submission)
+        #: `@topic.subscribe`, over a function or a task: gives it a job for every event.
+        self.subscribe = decorator.taking(self._declare, adopt=self._take)
+        self._decorator = decorator
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"

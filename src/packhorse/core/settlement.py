@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum, StrEnum
-from typing import Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 import msgspec
 
 from packhorse.core.job import AttemptError, AttemptRecord, DeadReason, JobStatus
+from packhorse.events import (
+    JobCancelled,
+    JobCompleted,
+    JobDead,
+    JobEnded,
+    JobFailed,
+    JobLimited,
+    JobReleased,
+    JobRetried,
+    JobSnoozed,
+    JobStale,
+    JobTimedOut,
+)
 
 #: The error code of an attempt whose settlement the store can never hold.
 _STORE_REFUSED: Final = "STORE_REFUSED"
@@ -67,6 +80,12 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     counted: tuple[int, int] | None = None
 
 
+#: Ends after which the job is tried again, unless it is dead.
+_TRIED_AGAIN: Final = frozenset(
+    {SettlementKind.FAILED, SettlementKind.TIMEOUT, SettlementKind.RESCUED}
+)
+
+
 class Verdict(StrEnum):
     """A store's answer to one settlement."""
 
@@ -120,6 +139,79 @@ def counted_as(settlement: Settlement, verdict: Verdict, *, before: bool = False
             dead = settlement.dead_reason is not None or verdict is Verdict.EXPIRED
             return Counted.DEAD if dead else Counted.RETRIED
     assert_never(kind)
+
+
+class _Before(Protocol):
+    """What was counted of a job before its attempt."""
+
+    @property
+    def failures(self) -> int: ...
+    @property
+    def lone_crashes(self) -> int: ...
+
+
+def end_events(
+    settlement: Settlement,
+    verdict: Verdict,
+    end: dict[str, Any],
+    before: _Before,
+    *,
+    max_retries: int,
+    max_crashes: int,
+) -> Iterator[JobEnded]:
+    """Yield the events of a settlement that the store has answered: the attempt's end comes first.
+
+    `end` has the fields that they share. Look-ahead that was given back unused has no event.
+    """
+    error = settlement.error
+    if error is not None:
+        end = {
+            **end,
+            "error_code": error.code,
+            "error_type": error.type,
+            "error_message": error.message,
+        }
+    if verdict is Verdict.STALE:
+        yield JobStale(status="stale", **end)
+        return
+    if verdict is Verdict.CANCELLED or settlement.kind is SettlementKind.CANCELLED:
+        yield JobCancelled(status=JobStatus.CANCELLED.value, **end)
+        return
+    if (ended := _attempt_ended(settlement, end)) is not None:
+        yield ended
+    if error is not None:
+        end["error_stack"] = error.stack or ""
+    reason = DeadReason.EXPIRED if verdict is Verdict.EXPIRED else settlement.dead_reason
+    if reason is not None:
+        yield JobDead(status=JobStatus.DEAD.value, reason=reason.value, **end)
+    elif settlement.kind in _TRIED_AGAIN:
+        lost = settlement.lone_crashes
+        yield JobRetried(
+            status=settlement.status.value,
+            retry=before.failures + settlement.failures,
+            max_retries=max_retries,
+            lone_crashes=before.lone_crashes + lost if lost else 0,
+            max_crashes=max_crashes if lost else 0,
+            delay_ms=settlement.delay_us / 1000,
+            reason="" if error is None else error.reason,
+            **end,
+        )
+
+
+def _attempt_ended(settlement: Settlement, end: dict[str, Any]) -> JobEnded | None:
+    """Return the event of how the attempt ended, whatever follows for the job."""
+    status = settlement.status.value
+    match settlement.kind:
+        case SettlementKind.COMPLETED:
+            return JobCompleted(status=status, **end)
+        case SettlementKind.RELEASED:
+            return JobReleased(status=status, **end) if settlement.ended else None
+        case SettlementKind.SNOOZED:
+            return JobSnoozed(status=status, delay_ms=settlement.delay_us / 1000, **end)
+        case SettlementKind.LIMITED:
+            return JobLimited(status=status, retry_after_ms=settlement.limit_us / 1000, **end)
+        case _:
+            return (JobTimedOut if timed_out(settlement) else JobFailed)(status=status, **end)
 
 
 def rescued_before(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from packhorse.context import job_fields
 from packhorse.logs.formats import ConsoleFormatter, JobFields, JsonFormatter
-from packhorse.logs.records import LogFormat, attach, configure, is_for_people
+from packhorse.logs.records import LogFormat, attach, attached, configure, is_for_people
 
 __all__ = [
     "ConsoleFormatter",
@@ -17,6 +17,7 @@ __all__ = [
     "JsonFormatter",
     "LogFormat",
     "attach",
+    "attached",
     "configure",
     "is_for_people",
     "job_fields",

@@ -9,10 +9,11 @@ is registered, and they cost nothing. Payloads and results are never logged.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePath
 from types import MappingProxyType
@@ -210,6 +211,17 @@ def attach(
             end()
 
     return detach
+
+
+@contextlib.contextmanager
+def attached(bus: EventBus) -> Iterator[None]:
+    """Log the events of a bus while inside, unless the program does so itself."""
+    detach = None if bus.wants(events.ObserverFailed) else attach(bus)
+    try:
+        yield
+    finally:
+        if detach is not None:
+            detach()
 
 
 def _observer(

@@ -17,10 +17,9 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from packhorse.attempt_host import AttemptHost
+from packhorse.attempt_host import AttemptHost, Question
 from packhorse.core.clock import SECOND_US, SystemChance
 from packhorse.core.job import RetryRule
-from packhorse.core.policies.attachments import Attachments
 from packhorse.core.policies.retry import qualified_name, retry_delay_us, wants_retry
 from packhorse.errors import StepTimeout, UsageError
 
@@ -58,8 +57,8 @@ class Calls(Protocol):
         """Call the function of a step."""
         ...
 
-    def read(self, host: AttemptHost) -> Awaitable[Attachments]:
-        """Read what is kept with the job."""
+    def ask(self, host: AttemptHost, asking: Question[T]) -> Awaitable[T]:
+        """Ask the store."""
         ...
 
     def write(self, host: AttemptHost, values: dict[str, bytes]) -> Awaitable[bool]:
@@ -81,8 +80,8 @@ class _LoopCalls:
             return _awaited(asked)
         return _ainvoked(asked, enter or _around_nothing)
 
-    def read(self, host: AttemptHost) -> Awaitable[Attachments]:
-        return host.aattachments()
+    def ask(self, host: AttemptHost, asking: Question[T]) -> Awaitable[T]:
+        return host.aask(asking)
 
     def write(self, host: AttemptHost, values: dict[str, bytes]) -> Awaitable[bool]:
         return host.aattach(values)
@@ -99,8 +98,8 @@ class _ThreadCalls:
         with (_AROUND.get() or _around_nothing)(asked.name):
             return _invoked(asked)
 
-    async def read(self, host: AttemptHost) -> Attachments:
-        return host.attachments()
+    async def ask(self, host: AttemptHost, asking: Question[T]) -> T:
+        return host.ask(asking)
 
     async def write(self, host: AttemptHost, values: dict[str, bytes]) -> bool:
         return host.attach(values)

@@ -46,18 +46,17 @@ class BatchMembership:
 
         A job or item adds the same items once, however often it is tried. Coroutines use `aadd`.
         """
-        added, rest = 0, iter(items)
-        while page := list(islice(rest, self._page_of(self._host.ask(self._read)))):
-            payloads = [self._payload(item) for item in page]
-            added += self._host.ask(partial(self._adding, payloads=payloads))
-        return added
+        return self._host.ask(partial(self._added_all, items=items))
 
     async def aadd(self, items: Iterable[Any]) -> int:
         """As `add`, without blocking the event loop."""
+        return await self._host.aask(partial(self._added_all, items=items))
+
+    def _added_all(self, store: Any, items: Iterable[Any]) -> Generator[Any, Any, int]:
         added, rest = 0, iter(items)
-        while page := list(islice(rest, self._page_of(await self._host.aask(self._read)))):
+        while page := list(islice(rest, self._page_of((yield from self._read(store))))):
             payloads = [self._payload(item) for item in page]
-            added += await self._host.aask(partial(self._adding, payloads=payloads))
+            added += yield from self._added_page(store, payloads)
         return added
 
     def _read(self, store: Any) -> Generator[Any, Any, Any]:
@@ -77,7 +76,7 @@ class BatchMembership:
             raise UsageError(f"{item!r} is no mapping of the arguments of task {self._job.task}")
         return msgspec.json.encode({next(iter(own)): item})
 
-    def _adding(self, store: Any, payloads: Sequence[bytes]) -> Generator[Any, Any, int]:
+    def _added_page(self, store: Any, payloads: Sequence[bytes]) -> Generator[Any, Any, int]:
         plain = hashlib.sha256(b"\0".join(payloads)).hexdigest()
         named, before = self._added(self._host.digest(plain)), self._added(plain)
         if named != before and (yield store.records.record(before)) is not None:

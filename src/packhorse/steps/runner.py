@@ -109,7 +109,7 @@ class StepRunner:
 
     async def _read(self, calls: Calls) -> Attachments:
         """Read attachments; raise if one cannot be decrypted, since its step would run again."""
-        kept = await calls.read(self._host)
+        kept = await calls.ask(self._host, self._host.attachments)
         for value in kept.everything:
             require_open(value, self._job.id, "steps")
         return kept

@@ -84,7 +84,7 @@ def planned(*, writes: bool = True) -> Callable[[Callable[P, Steps[T]]], Callabl
     return make
 
 
-#: Work that asks a store for one plan after another; `core.driving` runs it.
+#: Work that asks a store for one plan after another; `core.generators` runs it.
 Asking = Generator[Plan[Any], Any, T]
 
 

@@ -24,6 +24,7 @@ from packhorse.core.access import Permission
 from packhorse.core.job import PAGE_MAX
 from packhorse.insights import QueueInfo, WorkerInfo
 from packhorse.protocol import to_wire
+from packhorse.runtime.supervisor.exposition import labels_text
 from packhorse.web.calls import ApiAnswer, ApiCall, Text, answers, given_fields
 from packhorse.web.problems import WebRefusal
 
@@ -289,18 +290,15 @@ def _metric_lines(queues: tuple[QueueInfo, ...], workers: tuple[WorkerInfo, ...]
     yield "# TYPE packhorse_store_jobs gauge"
     for queue in queues:
         for status, number in queue.counts.items():
-            labels = f'queue="{_label(queue.name)}",status="{status.value}"'
-            yield f"packhorse_store_jobs{{{labels}}} {number}"
+            labels = labels_text(queue=queue.name, status=status.value)
+            yield f"packhorse_store_jobs{labels} {number}"
     yield "# TYPE packhorse_store_oldest_ready_seconds gauge"
     for queue in queues:
         waited = queue.oldest_ready_s or 0
-        yield f'packhorse_store_oldest_ready_seconds{{queue="{_label(queue.name)}"}} {waited:g}'
+        labels = labels_text(queue=queue.name)
+        yield f"packhorse_store_oldest_ready_seconds{labels} {waited:g}"
     yield "# TYPE packhorse_store_workers gauge"
     yield f"packhorse_store_workers {sum(worker.live for worker in workers)}"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 @answers("AuditPage", "List what was done through the web")

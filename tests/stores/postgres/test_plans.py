@@ -20,9 +20,8 @@ from packhorse.core.settlement import SettlementKind, Verdict
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres import connection as connecting
 from packhorse.stores.postgres.connection import StartupOptions, connection_arguments
-from packhorse.stores.postgres.fast_paths import SURVEYED
+from packhorse.stores.postgres.fast_paths import HANDED_COLUMNS, SURVEYED
 from packhorse.stores.postgres.rendering import Texts
-from packhorse.stores.postgres.rows import HANDED_COLUMNS
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import queries
 from packhorse.stores.postgres.store import PostgresStore

@@ -14,9 +14,9 @@ import pytest
 from packhorse import StoreError, StoreUnavailable
 from packhorse.stores.plan import Plan, Steps
 from packhorse.stores.postgres.rendering import Texts
-from packhorse.stores.postgres.statements import Again, Lock, Once, Send, Together
+from packhorse.stores.postgres.statements import Again, Lock, Once
 from packhorse.stores.postgres.store import PostgresStore
-from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Change, Rows, Send, SendMany, Together
 from packhorse.testing.virtual_clock import VirtualClock
 from tests.stores.postgres.support import (
     PATIENCE_S,
@@ -63,7 +63,7 @@ def test_every_step_is_answered(store: PostgresStore, books: str, run: Run) -> N
         answers: dict[str, Any] = {"same now": now_us == (yield NOW) > 0}
         answers["rows"] = yield Rows("select id from {books} order by id")
         answers["change"] = yield Change("update {books} set sold = %(n)s where id < 3", {"n": 5})
-        answers["many"] = yield ChangeMany("delete from {books} where id = %s", [(1,), (3,), (9,)])
+        answers["many"] = yield SendMany("delete from {books} where id = %s", [(1,), (3,), (9,)])
         answers["together"] = yield Together(
             [Rows("select count(*) from {books}"), Rows("update {books} set sold = 6 returning id")]
         )
@@ -83,7 +83,7 @@ def test_values_arrive_and_come_back_as_they_are(store: PostgresStore, run: Run)
     arrays: Any = ([1, None, -3], ["a", None, 'b"\\,{}'], [True, False], [], [None])
     text = (
         "select %s, %s, %s, %s, %s, %s, %s::bigint, %s, %s::text[], %s, %s::bigint[], %s::text[],"
-        " '{\"a\": 1}'::jsonb, '[1]'::json, '%%', '{}'"
+        " '%%', '{}'"
     )
 
     def steps() -> Steps[list[tuple[Any, ...]]]:
@@ -92,7 +92,7 @@ def test_values_arrive_and_come_back_as_they_are(store: PostgresStore, run: Run)
 
     for _ in range(2):  # the second time by statements that are prepared
         [row] = run(store, Plan("try", steps, writes=False))
-        assert row == (*values, *arrays, '{"a": 1}', "[1]", "%", "{}")
+        assert row == (*values, *arrays, "%", "{}")
 
 
 def test_none_and_a_number_are_the_same_statement(store: PostgresStore) -> None:
@@ -109,7 +109,7 @@ def test_none_and_a_number_are_the_same_statement(store: PostgresStore) -> None:
     assert rows == [(1,)]
     statement = store._texts.statement("select %(value)s::bigint")
     assert statement.types == (20,)
-    assert statement.bound({"value": None}).types == (20,)
+    assert statement.typed((0,)) == (20,)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from packhorse.client.outbox.databases import Database
 from packhorse.client.outbox.table import OutboxBatch, OutboxTable
-from packhorse.client.sealed_store import SealedStore, plain_store
+from packhorse.client.sealed_store import SealedStore, plain_store, sealed_requests
 from packhorse.core.clock import SECOND_US, Clock
 from packhorse.core.job import NewJob
 from packhorse.core.lifecycle import CancelAnswer
@@ -131,7 +131,7 @@ class Outbox:
     def append(self, store: Store, requests: Sequence[IntakeRequest]) -> UserStatement:
         """Add requests; their values are sealed if those of the store are."""
         if isinstance(store, SealedStore):
-            requests = store.sealed_requests(requests)
+            requests = sealed_requests(requests, store.sealer)
         return self._table.append(requests)
 
     # ----------------------------------------------------------------------- into the store

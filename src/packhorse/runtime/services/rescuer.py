@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,12 +27,19 @@ from packhorse.core.policies.lease import (
     Sighting,
     confirmed,
     overdue,
+    read_later_us,
     ripe_at,
     sight,
     sight_holds,
     stepped_us,
 )
-from packhorse.core.settlement import Counted, Settlement, Verdict, counted_as
+from packhorse.core.settlement import (
+    Counted,
+    Settlement,
+    Verdict,
+    counted_as,
+    rescued_before,
+)
 from packhorse.errors import StoreUnavailable
 from packhorse.events import (
     JobCancelled,
@@ -49,6 +56,14 @@ _LOG: Final = logging.getLogger("packhorse.worker")
 #: Jobs rescued in one write; a full batch is followed by the next at once.
 _BATCH: Final = 200
 _TOLD: Final = (JobRescued, JobCancelling, JobCancelled)
+
+
+class _Unanswered(NamedTuple):
+    """Rescues that may have been written, and by when on the store's clock."""
+
+    orphans: Sequence[Orphan]
+    settlements: Sequence[Settlement]
+    until_us: int
 
 
 class Rescuer(Service):
@@ -79,6 +94,7 @@ class Rescuer(Service):
         self._seen: dict[str, Sighting] = {}  # at most one per worker that holds jobs
         self._holds: dict[Hold, float] = {}  # at most a batch
         self._held: Counter[str] = Counter()  # how many jobs each worker held, over full batches
+        self._unanswered: _Unanswered | None = None
         self._untold: deque[tuple[Orphan, Settlement, Verdict]] = deque()  # at most a batch
 
     async def run_once(self) -> float:
@@ -86,6 +102,8 @@ class Rescuer(Service):
         seen, self._seen = self._seen, {}
         holds, self._holds = self._holds, {}
         await self._tell()
+        if (again := self._unanswered) is not None:
+            await self._rescue(again.orphans, again.settlements)
         look = await self._look()
         now = self._monotonic()
         expired = {
@@ -104,7 +122,8 @@ class Rescuer(Service):
         too_long = overdue(holds, now, self._stepped_at)
         lost = [each for each in orphans if each.worker in gone or _hold(each) in too_long]
         if lost:
-            await self._rescue(self._judged(lost))
+            judged = self._judged(lost)
+            await self._rescue(judged, [lifecycle.rescue(orphan) for orphan in judged])
         self._seen, self._holds = seen, holds
         return 0.0 if len(lost) == _BATCH else self._next_look(now)
 
@@ -132,13 +151,34 @@ class Rescuer(Service):
             self._renew()
         return look
 
-    async def _rescue(self, orphans: Sequence[Orphan]) -> None:
-        settlements = [lifecycle.rescue(orphan) for orphan in orphans]
-        verdicts = await self._store.arun(self._store.jobs.settle(settlements))
+    async def _rescue(self, orphans: Sequence[Orphan], settlements: Sequence[Settlement]) -> None:
+        """Settle lost jobs; those that the store does not answer about are sent again."""
+        try:
+            verdicts = [*await self._store.arun(self._store.jobs.settle(settlements))]
+        except StoreUnavailable:
+            until_us = read_later_us(self._reading, self._monotonic())
+            self._unanswered = _Unanswered(orphans, settlements, until_us)
+            raise
+        if (before := self._unanswered) is not None:
+            for at, settlement in enumerate(settlements):
+                if verdicts[at] is Verdict.STALE:
+                    verdicts[at] = await self._verdict_before(orphans[at], settlement, before)
+            self._unanswered = None
         answered = zip(orphans, settlements, verdicts, strict=True)
         # The others ended after all, or another rescuer was faster.
         self._untold += [each for each in answered if each[2] is not Verdict.STALE]
         await self._tell()
+
+    async def _verdict_before(
+        self, orphan: Orphan, settlement: Settlement, before: _Unanswered
+    ) -> Verdict:
+        """Find out whether a rescue was written though its answer was lost.
+
+        Another rescuer would have written the same words: what is younger than the call is its.
+        """
+        history = await self._store.arun(self._store.inspection.history(orphan.job_id))
+        known = [each for each in history if each.finished_us <= before.until_us]
+        return rescued_before(settlement, orphan.worker, known)
 
     async def _tell(self) -> None:
         """Report rescues; those that the store does not answer about are left for the next run."""

@@ -129,13 +129,19 @@ def due_records(page: RecordPage) -> list[Record]:
     return [record for record in page.records if (record.order or 0) <= page.now_us]
 
 
-def in_parts(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Cut what is to be written into parts that go into one change; `size` says the bytes."""
+def in_parts(
+    items: Iterable[T],
+    size: Callable[[T], int],
+    *,
+    most: int = _PART_RECORDS,
+    most_bytes: int = _PART_BYTES,
+) -> Iterator[list[T]]:
+    """Cut what is to be written into parts that go into one write; `size` says the bytes."""
     part: list[T] = []
     part_bytes = 0
     for item in items:
         item_bytes = size(item)
-        if part and (len(part) >= _PART_RECORDS or part_bytes + item_bytes > _PART_BYTES):
+        if part and (len(part) >= most or part_bytes + item_bytes > most_bytes):
             yield part
             part, part_bytes = [], 0
         part.append(item)

@@ -22,6 +22,7 @@ from packhorse.logs.lines import follow
 from packhorse.runtime.supervisor.link import VARIABLE
 from packhorse.runtime.supervisor.liveness import restart_delay_s
 from packhorse.runtime.supervisor.messages import (
+    READ_FROM_CHILD,
     FromChild,
     Hello,
     Left,
@@ -30,7 +31,6 @@ from packhorse.runtime.supervisor.messages import (
     Retire,
     ToChild,
     encode,
-    read_from_child,
 )
 from packhorse.runtime.supervisor.shared_memory import Running, SharedMemory
 
@@ -234,7 +234,7 @@ class ChildProcess:
 
     def _understood(self, line: bytes) -> Iterator[FromChild]:
         try:
-            message = read_from_child(line)
+            message = READ_FROM_CHILD.decode(line)
         except msgspec.DecodeError:
             return
         match message:

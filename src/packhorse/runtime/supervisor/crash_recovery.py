@@ -25,11 +25,9 @@ from packhorse.core.clock import Chance
 from packhorse.core.job import (
     AttemptError,
     Counters,
-    DeadReason,
     Job,
     JobOptions,
     JobRecord,
-    JobStatus,
     RetryRule,
 )
 from packhorse.core.lifecycle import JobRules, Orphan, rescue, settle
@@ -42,19 +40,14 @@ from packhorse.core.settlement import (
     SettlementKind,
     Verdict,
     counted_as,
+    end_events,
     rescued_before,
     timed_out,
 )
 from packhorse.core.text import counted
 from packhorse.events import (
     EventBus,
-    JobCancelled,
-    JobDead,
     JobEnded,
-    JobFailed,
-    JobReleased,
-    JobRetried,
-    JobTimedOut,
 )
 from packhorse.logs import attach
 from packhorse.runtime.services.history_keeper import keep_lost
@@ -301,6 +294,7 @@ def _job(orphan: Orphan, record: JobRecord | None) -> Job:
 def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) -> Report:
     """Emit the events that the dead worker would have emitted; return the counts."""
     counts = Counter(job.counted for job in jobs)
+    expired = [job.counted for job in jobs if job.verdict is Verdict.EXPIRED]
     for job in jobs:
         for event in recovered_events(job, hello):
             bus.emit(event)
@@ -316,7 +310,8 @@ def emit_recovered(bus: EventBus, hello: Hello, jobs: Sequence[RecoveredJob]) ->
         failed=counts[Counted.RETRIED] + counts[Counted.DEAD],
         timed_out=sum(timed_out(job.settlement) for job in jobs if job.counted in _FAILED),
         retried=counts[Counted.RETRIED],
-        dead=counts[Counted.DEAD],
+        dead=counts[Counted.DEAD] + sum(each is not Counted.DEAD for each in expired),
+        expired=len(expired),
     )
 
 
@@ -335,36 +330,12 @@ def _series(job: RecoveredJob) -> Series | None:
 
 
 def recovered_events(job: RecoveredJob, hello: Hello) -> Iterator[JobEnded]:
-    """Yield the events about one job; none about one that was given back before it began."""
-    settlement, end = job.settlement, _end(job, hello)
-    status = settlement.status.value
-    if job.verdict is Verdict.CANCELLED:
-        yield JobCancelled(status=JobStatus.CANCELLED.value, **end)
-    elif settlement.kind is not SettlementKind.RELEASED:
-        yield (JobTimedOut if timed_out(settlement) else JobFailed)(status=status, **end)
-        stack = None if settlement.error is None else settlement.error.stack
-        yield _retried_or_dead(job, end | {"error_stack": stack or ""})
-    elif settlement.ended:
-        yield JobReleased(status=status, **end)
-
-
-def _retried_or_dead(job: RecoveredJob, end: dict[str, Any]) -> JobEnded:
-    settlement, record = job.settlement, job.record
-    expired = job.verdict is Verdict.EXPIRED
-    reason = DeadReason.EXPIRED if expired else settlement.dead_reason
-    if reason is not None:
-        return JobDead(status=JobStatus.DEAD.value, reason=reason.value, **end)
-    before = Counters() if record is None else record.counters
-    lost = settlement.lone_crashes
-    return JobRetried(
-        status=settlement.status.value,
-        retry=before.failures + settlement.failures,
+    """Return the events about one job; none about one that was given back before it began."""
+    return end_events(
+        *(job.settlement, job.verdict, _end(job, hello)),
+        Counters() if job.record is None else job.record.counters,
         max_retries=job.rules.retry.max_retries,
-        lone_crashes=before.lone_crashes + lost if lost else 0,
-        max_crashes=job.rules.crashes_allowed if lost else 0,
-        delay_ms=settlement.delay_us / 1000,
-        reason=settlement.error.reason if settlement.error else "",
-        **end,
+        max_crashes=job.rules.crashes_allowed,
     )
 
 
@@ -375,8 +346,7 @@ def _end(job: RecoveredJob, hello: Hello) -> dict[str, Any]:
         "worker": hello.worker,
         "duration_ms": job.ran_s * 1000,
     }
-    record, error = job.record, job.settlement.error
-    if record is not None:
+    if (record := job.record) is not None:
         about |= {
             "worker_id": (hello.tasks.get(record.task) or TaskRules()).worker_id,
             "queue": record.queue,
@@ -385,11 +355,5 @@ def _end(job: RecoveredJob, hello: Hello) -> dict[str, Any]:
             "attempt": record.counters.attempts + 1,
             "trace_id": record.trace_id,
             "upstream_request_id": record.upstream_request_id,
-        }
-    if error is not None:
-        about |= {
-            "error_code": error.code,
-            "error_type": error.type,
-            "error_message": error.message,
         }
     return about

@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 
 from packhorse.runtime.supervisor.messages import (
+    READ_TO_CHILD,
     FromChild,
     NoSuspects,
     Quiet,
     Report,
     encode,
-    read_to_child,
 )
 from packhorse.runtime.supervisor.posix import die_with_parent
 from packhorse.runtime.supervisor.shared_memory import SharedMemory
@@ -101,7 +101,7 @@ class SupervisorLink:
 
     def _obey(self, line: bytes) -> None:
         try:
-            command = read_to_child(line)
+            command = READ_TO_CHILD.decode(line)
         except msgspec.DecodeError:  # of a release that knew other commands
             return
         match command:

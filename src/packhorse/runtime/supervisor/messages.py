@@ -112,22 +112,11 @@ class NoSuspects(msgspec.Struct, frozen=True, tag="no_suspects"):
 FromChild = Hello | Report | Retire | Left | Quiet
 ToChild = Quiet | NoSuspects
 
-_FROM_CHILD: Final = msgspec.json.Decoder(FromChild)
-_TO_CHILD: Final = msgspec.json.Decoder(ToChild)
+#: Of a line without its end.
+READ_FROM_CHILD: Final[msgspec.json.Decoder[FromChild]] = msgspec.json.Decoder(FromChild)
+READ_TO_CHILD: Final[msgspec.json.Decoder[ToChild]] = msgspec.json.Decoder(ToChild)
 
 
-def encode(message: FromChild | ToChild) -> bytes:
+def encode(message: msgspec.Struct) -> bytes:
     """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
-
-
-def read_from_child(line: bytes) -> FromChild:
-    """Decode a line from a child."""
-    message: FromChild = _FROM_CHILD.decode(line)
-    return message
-
-
-def read_to_child(line: bytes) -> ToChild:
-    """Decode a line from the supervisor."""
-    command: ToChild = _TO_CHILD.decode(line)
-    return command

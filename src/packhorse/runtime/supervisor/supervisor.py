@@ -74,7 +74,7 @@ class Supervisor:
         self.watched_since = 0.0
         self._command = command
         self.clock = clock
-        self._store_client: StoreClient | None = None
+        self.store_client: StoreClient | None = None  #: once a process has named the store
         self._keepers: dict[ChildProcess, LeaseKeeper] = {}
         self._condemned: dict[ChildProcess, Cause] = {}
         self._received: list[tuple[int, float]] = []
@@ -97,11 +97,6 @@ class Supervisor:
     def quiet(self) -> bool:
         """Whether claiming is paused in every slot."""
         return all(slot.quiet for slot in self.slots)
-
-    @property
-    def store_client(self) -> StoreClient | None:
-        """Access to the store, once a process has named it."""
-        return self._store_client
 
     def state_of(self, child: ChildProcess) -> ProcessState:
         """Return what is known of a process now."""
@@ -168,8 +163,8 @@ class Supervisor:
                     await asyncio.wait_for(self._changed.wait(), self._look_s())
             await self.recovery.ended(_LAST_WRITES_S)
             await self._orphans.ended(self._changed)
-        if self._store_client is not None:
-            self._store_client.close()
+        if self.store_client is not None:
+            self.store_client.close()
         return self._exit_code()
 
     @contextlib.contextmanager
@@ -261,10 +256,10 @@ class Supervisor:
 
     def _client_for(self, hello: Hello) -> StoreClient | None:
         """Return the store client; None if the store lives inside the process."""
-        if self._store_client is None and hello.url is not None:
-            self._store_client = StoreClient(hello.url)
-            self._store_client.prepare()
-        return None if hello.url is None else self._store_client
+        if self.store_client is None and hello.url is not None:
+            self.store_client = StoreClient(hello.url)
+            self.store_client.prepare()
+        return None if hello.url is None else self.store_client
 
     def _retired(self, slot: ProcessSlot, child: ChildProcess, reason: str) -> None:
         _LOG.warning("process %s is replaced: %s", child.pid, reason)

@@ -21,6 +21,7 @@ from packhorse.core.policies.attachments import Attaching
 from packhorse.core.redaction import Redact
 from packhorse.core.settlement import Verdict
 from packhorse.errors import StoreUnavailable
+from packhorse.runtime.services.service import in_parts
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.stores.plan import Plan
 from packhorse.stores.protocol import Store
@@ -173,7 +174,8 @@ class LogWriter:
 
         If the store cannot be reached, they are written again with the settlements.
         """
-        for batch in _batches([each for each in attempts if each in self.kept], self.kept):
+        kept = [each for each in attempts if each in self.kept]
+        for batch in in_parts(kept, self._size, most=len(kept), most_bytes=_BATCH_BYTES_MAX):
             yield from self._attach(batch)
             for attempt in batch:
                 del self.kept[attempt]
@@ -181,6 +183,9 @@ class LogWriter:
     def forget(self, attempt: Attempt) -> None:
         """Do not write the lines of this one."""
         self.kept.pop(attempt, None)
+
+    def _size(self, attempt: Attempt) -> int:
+        return sum(map(len, self.kept[attempt].values.values()))
 
     def _attach(self, batch: Sequence[Attempt]) -> Generator[Plan[Any], Any, None]:
         try:
@@ -196,17 +201,3 @@ class LogWriter:
                 return
         for each in batch:
             yield from self._attach([each])
-
-
-def _batches(attempts: Sequence[Attempt], kept: dict[Attempt, Attaching]) -> list[list[Attempt]]:
-    """Divide attempts into batches of bounded size."""
-    batches: list[list[Attempt]] = []
-    size = _BATCH_BYTES_MAX
-    for attempt in attempts:
-        bytes_of = sum(map(len, kept[attempt].values.values()))
-        size += bytes_of
-        if size > _BATCH_BYTES_MAX:
-            batches.append([])
-            size = bytes_of
-        batches[-1].append(attempt)
-    return batches

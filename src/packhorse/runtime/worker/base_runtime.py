@@ -43,7 +43,7 @@ from packhorse.runtime.worker.tallies import WorkerCounters
 from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.stores.intake import INTAKE_TOPIC
 from packhorse.stores.protocol import Listener
-from packhorse.stores.requests import Renewal, Totals
+from packhorse.stores.requests import Renewal
 
 #: How long ending the lease may take; otherwise it runs out by itself.
 _LEAVE_S: Final = 2.0
@@ -72,12 +72,14 @@ class Runtime:
         *,
         tasks: tuple[str, ...],
         concurrency: int,
+        process_slots: int = 0,
         look_ahead: bool,
     ) -> None:
         self.worker = worker
         self.env = env
         self.options = options
         self.handlers = handlers
+        self.capacity = concurrency + process_slots  #: jobs that run at once
         self.monotonic = env.clock.monotonic
         self.loop = asyncio.get_running_loop()
         self.shutdown = Shutdown()
@@ -90,9 +92,7 @@ class Runtime:
         self.settler = Settler(self)
         self.services = ServiceContext(env.store, env.clock, env.chance, env.bus, worker)
         self.history = HistoryKeeper(self.services, totals=self.settler.tallies.totals)
-        self.heartbeat = Heartbeat(
-            env, self._renewal(tasks, concurrency), self.slots, self.health, self
-        )
+        self.heartbeat = Heartbeat(self, self._renewal(tasks))
         self.lease = self.heartbeat.lease
         self.fetcher = Fetcher(self, tasks, look_ahead=look_ahead)
         self.admitter = self._admitter()
@@ -109,18 +109,13 @@ class Runtime:
             env.store, env.clock, self.health, declared=declared, changed=self.use_settings
         )
 
-    @property
-    def totals(self) -> Totals:
-        """What the heartbeat tells the store, from its thread."""
-        return self.settler.tallies.told
-
     def _admitter(self) -> Admitter | None:
         intake = self.env.store.intake
         if intake is None or intake.admits_by_itself:
             return None
         return Admitter(self.services, found=self.fetcher.wake)
 
-    def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
+    def _renewal(self, tasks: tuple[str, ...]) -> Renewal:
         return Renewal(
             worker=self.worker,
             lease_us=self.options.lease_us,
@@ -129,7 +124,7 @@ class Runtime:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=self.env.version,
-            concurrency=concurrency,
+            concurrency=self.capacity,
         )
 
     def background(self, *more: Service) -> list[asyncio.Task[None]]:
@@ -218,7 +213,7 @@ class Runtime:
     def after_turn(self) -> None:
         """Settle and claim what a turn of the slots made room for."""
         idle = self.slots.running == 0
-        self.settler.consider(idle=idle)
+        self.settler.flush(at_once=idle)  # else what still runs may join the batch
         self.fetcher.consider()
         if idle:
             self.idle.set()
@@ -290,7 +285,7 @@ class Runtime:
             if not heard <= {cancel, INTAKE_TOPIC, JOURNAL_TOPIC, *self.also_heard}:
                 self.fetcher.wake(heard)
                 self.settings.soon.set()
-            if self.slots.busy:
+            if self.slots.running:
                 await asyncio.sleep(_WAKE_INTERVAL_S)
 
 

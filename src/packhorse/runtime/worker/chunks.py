@@ -44,7 +44,7 @@ from packhorse.runtime.worker.items import ItemRunner, Judge
 from packhorse.runtime.worker.outcomes import described, kinds_of, oversized
 from packhorse.steps import IN_THREAD, ON_LOOP, finished
 from packhorse.steps.calls import Calls
-from packhorse.stores.plan import Steps
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import Changed
 
@@ -99,7 +99,7 @@ class ChunkRun:
 
     async def run(self, calls: Calls) -> ChunkEnded | None:
         """Run the items: of a coroutine task on its event loop, of a plain one in threads."""
-        if await self._ask(calls, _is_stopped(self._attempt.job)):
+        if await calls.ask(self._host, _is_stopped(self._attempt.job)):
             return ChunkEnded(Cancelled())
         try:
             if calls is ON_LOOP:
@@ -116,11 +116,8 @@ class ChunkRun:
         if outcome is None:
             return None
         if isinstance(outcome, GivenUp) and self._chunk.stop_on_error:
-            await self._ask(calls, _stop_batch(self._attempt.job))
+            await calls.ask(self._host, _stop_batch(self._attempt.job))
         return ChunkEnded(outcome)
-
-    async def _ask(self, calls: Calls, verb: Callable[[Store], Steps[T]]) -> T:
-        return await self._host.aask(verb) if calls is ON_LOOP else self._host.ask(verb)
 
     async def _ended(self, calls: Calls) -> Outcome | None:
         """Keep the rest; return what the attempt came to, None if others hold the job by now."""
@@ -347,10 +344,10 @@ def _group_of(options: str | None) -> Group | None:
     return None if member is None else Group.of(member.group)
 
 
-def _is_stopped(job: Job) -> Callable[[Store], Steps[bool]]:
+def _is_stopped(job: Job) -> Callable[[Store], Asking[bool]]:
     """Return a verb that reads whether the batch of a job was stopped."""
 
-    def asking(store: Store) -> Steps[bool]:
+    def asking(store: Store) -> Asking[bool]:
         group = _group_of(job.options)
         record = None if group is None else (yield store.records.record(group.record))
         return record is not None and bool(read_batch(record.document).stopped)
@@ -358,10 +355,10 @@ def _is_stopped(job: Job) -> Callable[[Store], Steps[bool]]:
     return asking
 
 
-def _stop_batch(job: Job) -> Callable[[Store], Steps[None]]:
+def _stop_batch(job: Job) -> Callable[[Store], Asking[None]]:
     """Return a verb that stops the batch of a job: it starts no further members."""
 
-    def asking(store: Store) -> Steps[None]:
+    def asking(store: Store) -> Asking[None]:
         group = _group_of(job.options)
         if group is None:
             return

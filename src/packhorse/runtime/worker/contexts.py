@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from packhorse.artifacts import Place, PlaceSource, result_artifact
-from packhorse.attempt_host import HostTransaction
+from packhorse.attempt_host import AttemptHost, HostTransaction, Question
 from packhorse.breaker import BreakerBook
 from packhorse.client.sealed_store import sealed_digest
 from packhorse.context import Context
@@ -26,6 +26,7 @@ from packhorse.errors import JobConflict, UsageError
 from packhorse.runtime.worker.attaching import AttachmentWriter
 from packhorse.runtime.worker.attempt import Attempt
 from packhorse.runtime.worker.transactions import WorkerTransaction
+from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.workflows.graph import FlowInRun, Growing
 from packhorse.workflows.records import jobs_of_parents
@@ -57,17 +58,22 @@ class ContextFactory:
 
     def make(self, attempt: Attempt) -> Context:
         """Make the context of one attempt."""
-        link = _WorkerHost(self, attempt)
-        plan = attempt.handler
-        return Context(
-            attempt.job,
-            link,
-            worker=self.worker,
-            worker_id=plan.worker_id,
-            state=self.state,
-            tools=plan.tools,
-            max_tokens=plan.max_tokens,
-        )
+        return made_context(attempt, _WorkerHost(self, attempt), self.worker, self.state)
+
+
+def made_context(
+    attempt: Attempt, host: AttemptHost, worker: str, state: Mapping[str, Any]
+) -> Context:
+    """Make the context of one attempt in this worker, or in one of its processes."""
+    handler = attempt.handler
+    return Context(
+        *(attempt.job, host),
+        worker=worker,
+        worker_id=handler.worker_id,
+        state=state,
+        tools=handler.tools,
+        max_tokens=handler.max_tokens,
+    )
 
 
 def breaker_book(store: Store, monotonic: Callable[[], float]) -> BreakerBook:
@@ -136,25 +142,18 @@ class StoreHost:
     def digest(self, text: str) -> str:
         return sealed_digest(self._store, text)
 
-    def stored(self) -> JobRecord | None:
-        return self._store.run(self._store.inspection.job(self._job.id))
+    def stored(self, store: Store) -> Asking[JobRecord | None]:
+        record: JobRecord | None = yield store.inspection.job(self._job.id)
+        return record
 
-    async def astored(self) -> JobRecord | None:
-        return await self._store.arun(self._store.inspection.job(self._job.id))
+    def still_mine(self, store: Store) -> Asking[bool]:
+        record = yield from self.stored(store)
+        if record is None or record.status is not JobStatus.PROCESSING:
+            return False
+        return record.fence == self._job.fence and not record.cancel_requested
 
-    def still_mine(self) -> bool:
-        return self._is_mine(self.stored())
-
-    async def astill_mine(self) -> bool:
-        return self._is_mine(await self.astored())
-
-    def attachments(self) -> Attachments:
-        store = self._store
-        return store.run(store.attachments.attachments(self._job.id)) or Attachments()
-
-    async def aattachments(self) -> Attachments:
-        store = self._store
-        return await store.arun(store.attachments.attachments(self._job.id)) or Attachments()
+    def attachments(self, store: Store) -> Asking[Attachments]:
+        return (yield store.attachments.attachments(self._job.id)) or Attachments()
 
     def attach(self, values: dict[str, bytes]) -> bool:
         store = self._store
@@ -170,20 +169,18 @@ class StoreHost:
     def _with(self, values: dict[str, bytes]) -> Attaching:
         return Attaching(self._job.id, self._job.fence, values)
 
-    def ask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+    def ask(self, asking: Question[T]) -> T:
         return drive(asking(self._store), self._store.run)
 
-    async def aask(self, asking: Callable[[Any], Generator[Any, Any, T]]) -> T:
+    async def aask(self, asking: Question[T]) -> T:
         return await adrive(asking(self._store), self._store.arun)
 
     def results(self, wanted: Wanted) -> list[bytes | None]:
-        store = self._store
-        found = drive(jobs_of_parents(store, wanted, self._job.id), store.run)
+        found = self.ask(lambda store: jobs_of_parents(store, wanted, self._job.id))
         return [self._result(record) for record in found]
 
     async def aresults(self, wanted: Wanted) -> list[bytes | None]:
-        store = self._store
-        found = await adrive(jobs_of_parents(store, wanted, self._job.id), store.arun)
+        found = await self.aask(lambda store: jobs_of_parents(store, wanted, self._job.id))
         return await asyncio.to_thread(lambda: [self._result(record) for record in found])
 
     def _result(self, record: JobRecord | None) -> bytes | None:
@@ -213,11 +210,6 @@ class StoreHost:
             )
         self._flow = FlowInRun(Growing(member, self._job, self._node_job), self)
         return self._flow
-
-    def _is_mine(self, record: JobRecord | None) -> bool:
-        if record is None or record.status is not JobStatus.PROCESSING:
-            return False
-        return record.fence == self._job.fence and not record.cancel_requested
 
 
 class _WorkerHost(StoreHost):

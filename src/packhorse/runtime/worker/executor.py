@@ -130,7 +130,7 @@ class Executor:
         if isinstance(error, OtherVersion) and attempt.ending is None:
             stored, host = None, self.context(attempt).host
             with suppress(StoreError):
-                stored = await host.astored() if calls is ON_LOOP else host.stored()
+                stored = await calls.ask(host, host.stored)
             return self._set_aside(attempt, error, stored)
         return raised_in(attempt, error)
 

@@ -133,7 +133,7 @@ class Fetcher:
             self.wake()
         elif not self._resting:
             return
-        elif not self._slots.busy or (not self._empty and self._wanted() > 0):
+        elif not self._slots.running or (not self._empty and self._wanted() > 0):
             self._woken.set()
 
     def seen_limited(self, attempts: Sequence[Attempt]) -> None:
@@ -178,8 +178,7 @@ class Fetcher:
                 rest_s = min(rest_s, await self._leave_or_wait())
             return rest_s
         ask = self._room(mode, now)
-        lock = self._heartbeat.claim_lock  # a renewal that holds it ends with a nudge
-        if ask.limit < 1 or not self._may_claim() or not lock.acquire(blocking=False):
+        if ask.limit < 1 or not self._begin_claim():
             if mode is Mode.NOTHING:  # a suspect runs, or is about to
                 self.looks += 1
                 self.on_look()
@@ -206,9 +205,7 @@ class Fetcher:
         async with self._turn:
             limit = min(limit, self._slots.left)  # others were claimed while this one waited
             barred = limit < 1 or self.finished or self._quarantine.is_open
-            if barred or not (
-                self._may_claim() and self._heartbeat.claim_lock.acquire(blocking=False)
-            ):
+            if barred or not self._begin_claim():
                 return None
             claimed = await self._claim(tasks=tasks, limit=limit)
         if claimed is not None:
@@ -229,13 +226,16 @@ class Fetcher:
         link = self._env.link
         return link is None or link.takes_suspects or self._options.burst
 
-    def _may_claim(self) -> bool:
+    def _begin_claim(self) -> bool:
+        """Take the claim lock if a claim is possible now; `_claim` releases it."""
         heartbeat = self._heartbeat
         if self._shutdown.quiet or heartbeat.must_tell or heartbeat.copied:
             return False
         if self._monotonic() >= heartbeat.lease.trusted_until and not heartbeat.lease.trusted:
             return False
-        return self._settler.backlog < BACKLOG_MAX
+        if self._settler.backlog >= BACKLOG_MAX:
+            return False
+        return heartbeat.claim_lock.acquire(blocking=False)  # a renewal in it ends with a nudge
 
     def _wanted(self) -> int:
         """Return how many jobs to claim; none ahead of free slots where some are reserved."""

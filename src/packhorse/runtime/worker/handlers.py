@@ -179,11 +179,6 @@ class HandlerBook:
         self._chunks.clear()
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks to ask a store for."""
-        return self._registry.names
-
-    @property
     def longest_timeout_us(self) -> int:
         """The timeout that a store assumes for jobs without one.
 

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,10 +28,11 @@ from packhorse.core.policies.lease import (
 )
 from packhorse.errors import StoreCopied
 from packhorse.runtime.supervisor.shared_memory import SharedMemory
-from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.slots import Slots
-from packhorse.runtime.worker.store_health import Backoff, StoreHealth
-from packhorse.stores.requests import Renewal, Totals
+from packhorse.runtime.worker.store_health import Backoff
+from packhorse.stores.requests import Renewal
+
+if TYPE_CHECKING:
+    from packhorse.runtime.worker.base_runtime import Runtime
 
 
 class WorkerLease:
@@ -123,30 +124,15 @@ _BLOCKED_S: Final = 2.0
 _JOIN_S: Final = 5.0
 
 
-class HeartbeatListener(Protocol):
-    """What the heartbeat calls, on the event loop; the last two and `totals` in its thread."""
-
-    @property
-    def totals(self) -> Totals: ...
-    def on_renewed(self) -> None: ...
-    def on_cancelled(self, job_ids: Sequence[str]) -> None: ...
-    def on_lease_lost(self) -> None: ...
-    def on_lease_regained(self) -> None: ...
-    def on_loop_blocked(self, seconds: float) -> None: ...
-    def on_beat(self) -> None: ...
-
-
 class Heartbeat:
-    """One thread; `run_once` is its body, and says how long to rest."""
+    """One thread; `run_once` is its body, and says how long to rest.
 
-    def __init__(
-        self,
-        env: Environment,
-        renewal: Renewal,
-        slots: Slots,
-        health: StoreHealth,
-        listener: HeartbeatListener,
-    ) -> None:
+    It calls the `on_*` methods of its runtime: the last two in its own thread, the others on the
+    event loop.
+    """
+
+    def __init__(self, runtime: Runtime, renewal: Renewal) -> None:
+        env = runtime.env
         self._memory = None if env.link is None else env.link.memory
         self.lease = WorkerLease(env.clock, renewal.lease_us, self._memory)
         #: Keeps claims and told renewals apart, from whichever thread. A renewal that tells what
@@ -162,9 +148,9 @@ class Heartbeat:
         self._declare = env.declare
         self._monotonic = env.clock.monotonic
         self._renewal = renewal
-        self._slots = slots
-        self._health = health
-        self._listener = listener
+        self._slots = runtime.slots
+        self._health = runtime.health
+        self._runtime = runtime
         self._interval_s = renew_interval_us(renewal.lease_us) / SECOND_US
         self._backoff = Backoff(env.chance, longest_s=self._interval_s)
         self._loop = asyncio.get_running_loop()
@@ -177,7 +163,7 @@ class Heartbeat:
         self._renew_at = self._read_cancels_at = self._cancels_read_at = float("-inf")
         self._unanswered = False  # which jobs are to be cancelled
         self._asked_loop_at: float | None = None
-        self._told_blocked = False
+        self.loop_blocked = False  #: the event loop has not turned for long
         self._epoch = self._heeded = self.lease.epoch
         self._reading: ClockReading | None = None
         self._step_us = 0  # by how much the store's clock was set forward, until it is told so
@@ -192,11 +178,6 @@ class Heartbeat:
         self._stopping = True
         self._wake.set()
         self._thread.join(_JOIN_S)
-
-    @property
-    def loop_blocked(self) -> bool:
-        """Whether the event loop has not run for long."""
-        return self._told_blocked
 
     def must_renew(self) -> None:
         """Distrust the lease and renew it: the store says that there is none."""
@@ -228,7 +209,7 @@ class Heartbeat:
             self._look_for_cancelled()
             self._check_expiry()
             self._check_loop()
-            self._listener.on_beat()
+            self._runtime.on_beat()
         self._check_lease()
         until_s = min(self._renew_at, self._read_cancels_at) - self._monotonic()
         return max(0.0, until_s if self._lost else min(until_s, self.lease.left_s))
@@ -256,7 +237,7 @@ class Heartbeat:
                 unsure=must_tell or self._lost,
                 step_us=self._step_us,
                 asked_us=read_later_us(self._reading, asked_at),
-                totals=self._listener.totals,
+                totals=self._runtime.settler.tallies.told,
             )
             renewed = self._store.run(self._store.leases.renew(renewal))
             if renewed.lapsed and self._begun:
@@ -282,7 +263,7 @@ class Heartbeat:
         finally:
             if through:
                 self.claim_lock.release()
-        self._post(self._listener.on_renewed)
+        self._post(self._runtime.on_renewed)
 
     def _look_at_mark(self) -> None:
         """Stop claims if the jobs were copied to another store while this worker was running."""
@@ -310,10 +291,10 @@ class Heartbeat:
         lapsed = self.lease.epoch != self._epoch
         self._epoch = self.lease.epoch
         if self._begun and (lapsed and not self._lost):
-            self._post(self._listener.on_lease_lost)
+            self._post(self._runtime.on_lease_lost)
             self._lost = True
         if self._begun and self._lost:
-            self._post(self._listener.on_lease_regained)
+            self._post(self._runtime.on_lease_regained)
         self._begun, self._lost = True, False
 
     def _read_clock(self, reading: ClockReading) -> None:
@@ -345,7 +326,7 @@ class Heartbeat:
             return
         self._cancelled_answered()
         if cancelled:
-            self._post(self._listener.on_cancelled, cancelled)
+            self._post(self._runtime.on_cancelled, cancelled)
 
     def _cancelled_answered(self) -> None:
         if self._unanswered:
@@ -358,7 +339,7 @@ class Heartbeat:
         trusted = self.lease.trusted
         if not self._lost and not trusted:
             self._lost = True
-            self._post(self._listener.on_lease_lost)
+            self._post(self._runtime.on_lease_lost)
         elif self.lease.epoch not in (self._epoch, self._heeded):
             # The supervisor found it gone, and renewed it. Heeded once: after a renewal that fails
             # the next one waits.
@@ -371,17 +352,17 @@ class Heartbeat:
         if self._asked_loop_at is None:
             self._asked_loop_at = now
             self._post(self._loop_turned)
-        elif now - self._asked_loop_at >= _BLOCKED_S and not self._told_blocked:
-            self._told_blocked = True
-            self._listener.on_loop_blocked(now - self._asked_loop_at)
+        elif now - self._asked_loop_at >= _BLOCKED_S and not self.loop_blocked:
+            self.loop_blocked = True
+            self._runtime.on_loop_blocked(now - self._asked_loop_at)
 
     def _loop_turned(self) -> None:
         if self._memory is not None:
-            if self._told_blocked:
+            if self.loop_blocked:
                 self._memory.blocked_by(None)
             self._memory.loop_turned(self._monotonic())
         self._asked_loop_at = None
-        self._told_blocked = False
+        self.loop_blocked = False
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final, cast
 
 import msgspec
@@ -143,13 +143,8 @@ class _ItemHost:
     def note_progress(self, progress: Progress) -> None:
         """The chunk says how far it is; an item does not."""
 
-    def attachments(self) -> Attachments:
-        return self._own(self._host.attachments())
-
-    async def aattachments(self) -> Attachments:
-        return self._own(await self._host.aattachments())
-
-    def _own(self, kept: Attachments) -> Attachments:
+    def attachments(self, store: Any) -> Generator[Any, Any, Attachments]:
+        kept = yield from self._host.attachments(store)
         at, prefix = len(self._prefix), self._prefix
         values = {
             name[at:]: value for name, value in kept.values.items() if name.startswith(prefix)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from packhorse.core.settlement import timed_out
+from packhorse.core.settlement import Counted, Verdict, timed_out
 from packhorse.runtime.supervisor.child_process import Death
 from packhorse.runtime.supervisor.crash_recovery import (
     Cause,
@@ -69,7 +69,7 @@ def _recover(runtime: WorkerRuntime, lost: Sequence[Attempt], evidence: str) -> 
     """Do what a supervisor would do: this process has none."""
     runtime.heartbeat.stop()  # it would make the lease look whole
     env = runtime.env
-    hello = hello_of(runtime.worker, env, runtime.options)
+    hello = hello_of(runtime)
     death = Death(
         exit_code=None,
         signal=None,
@@ -86,6 +86,8 @@ def _recover(runtime: WorkerRuntime, lost: Sequence[Attempt], evidence: str) -> 
         for job in recovered.jobs:
             if job.counted is not None:
                 runtime.counters.count(job.counted, timed_out=timed_out(job.settlement))
+            if job.verdict is Verdict.EXPIRED:
+                runtime.counters.count_expired(1, dead=job.counted is not Counted.DEAD)
 
 
 def _running(attempt: Attempt) -> Running:

@@ -129,19 +129,14 @@ class Settler:
         self._answered([settlement], [attempt], [_APPLIED])
         self._wrote.set()
 
-    def consider(self, *, idle: bool) -> None:
-        """Decide whether to write now; `idle` when nothing runs that could still join the batch."""
+    def flush(self, *, at_once: bool = True) -> None:
+        """Write all that waits: in this round of the event loop, or soon, if more may join it."""
         if not self._queue or self._due.is_set():
             return
-        if idle or len(self._queue) >= _FLUSH_SIZE:
+        if at_once or len(self._queue) >= _FLUSH_SIZE:
             self._due.set()
         elif self._timer is None:
             self._timer = self._loop.call_later(_FLUSH_DELAY_S, self._time_is_up)
-
-    def flush(self) -> None:
-        """Write all that waits, starting in this round of the event loop."""
-        if self._queue:
-            self._due.set()
 
     def withdraw(self, attempt: Attempt) -> None:
         """Drop the unwritten settlement of this attempt; one that is being written, if it fails."""

@@ -14,14 +14,11 @@ import msgspec
 
 from packhorse.client.registry import Registry
 from packhorse.core.clock import SECOND_US
-from packhorse.core.config import WorkerOptions
 from packhorse.core.outcome import Outcome
 from packhorse.core.text import counted
 from packhorse.runtime.supervisor.link import SupervisorLink
 from packhorse.runtime.supervisor.messages import Hello, Left, Report, Retire, Stuck, TaskRules
 from packhorse.runtime.worker.attempt import Attempt, Stage
-from packhorse.runtime.worker.environment import Environment
-from packhorse.runtime.worker.processes.runner import process_slots
 from packhorse.runtime.worker.recycling import Recycling
 from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import stack_of_task, stack_of_thread
@@ -44,8 +41,6 @@ class SupervisorReporter:
         self.memory = link.memory
         self._link = link
         self._runtime = runtime
-        self._slots = runtime.options.concurrency
-        self._slots += process_slots(runtime.env.registry, runtime.options)
         self._recycling = Recycling(runtime.options)
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._tallies = runtime.settler.tallies
@@ -57,7 +52,7 @@ class SupervisorReporter:
     def greet(self) -> None:
         """Introduce this worker to its supervisor before the first claim, and obey it."""
         runtime, link = self._runtime, self._link
-        hello = hello_of(runtime.worker, runtime.env, runtime.options)
+        hello = hello_of(runtime)
         link.send(msgspec.structs.replace(hello, url=link.url, app=link.app))
         link.on_quiet(self._told_quiet)
 
@@ -161,7 +156,7 @@ class SupervisorReporter:
             blocked=self._blocked,
             ahead=len(runtime.slots.waiting),
             unsettled=runtime.settler.backlog,
-            slots=self._slots,
+            slots=runtime.capacity,
         )
         now = runtime.monotonic()
         series = self._tallies.changed() if self._link.counting else ()
@@ -195,17 +190,18 @@ def _stuck(attempt: Attempt, now: float, stack: str, kind: str) -> Stuck:
     return Stuck(job_id=job.id, task=job.task, seconds=seconds, stack=stack, kind=kind)
 
 
-def hello_of(worker: str, env: Environment, options: WorkerOptions) -> Hello:
+def hello_of(runtime: WorkerRuntime) -> Hello:
     """Describe a worker, and the rules to settle its jobs without it."""
+    env, options = runtime.env, runtime.options
     return Hello(
-        worker=worker,
+        worker=runtime.worker,
         pid=os.getpid(),
         url=None,
         label=env.store.label,
         queues=options.queues,
         tasks={name: _rules(env.registry, name) for name in env.registry.names},
         lease_us=options.lease_us,
-        concurrency=options.concurrency + process_slots(env.registry, options),
+        concurrency=runtime.capacity,
         version=env.version,
         host=socket.gethostname(),
         stop_grace_us=options.stop_grace_us,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from packhorse.core.clock import Chance
-from packhorse.core.job import DeadReason, JobStatus
+from packhorse.core.job import JobStatus
 from packhorse.core.redaction import redacted_text
-from packhorse.core.settlement import Settlement, SettlementKind, Verdict, timed_out
+from packhorse.core.settlement import Settlement, SettlementKind, Verdict, end_events
 from packhorse.core.text import stack_of, text_of
 from packhorse.events import (
     EventBus,
@@ -18,7 +18,6 @@ from packhorse.events import (
     JobCancelling,
     JobCompleted,
     JobDead,
-    JobEnded,
     JobFailed,
     JobLimited,
     JobReleased,
@@ -73,7 +72,7 @@ class Announcer:
     def abandoned(self, attempt: Attempt) -> None:
         """Emit `JobAbandoned`: a handler does not stop."""
         if self._bus.wants(JobAbandoned):
-            self._bus.emit(JobAbandoned(status="abandoned", **self._end(attempt, None)))
+            self._bus.emit(JobAbandoned(status="abandoned", **self._end(attempt)))
 
     def middleware_failed(
         self, middleware: Callable[..., object], attempt: Attempt, error: BaseException
@@ -93,75 +92,20 @@ class Announcer:
 
     def settled(self, attempt: Attempt, settlement: Settlement, verdict: Verdict) -> None:
         """Emit the events of a settlement that the store has answered."""
-        end = self._end(attempt, settlement)
-        if verdict is Verdict.STALE:
-            self._emit(attempt, JobStale, status="stale", **end)
-        elif verdict is Verdict.CANCELLED or settlement.kind is SettlementKind.CANCELLED:
+        if verdict is Verdict.CANCELLED or settlement.kind is SettlementKind.CANCELLED:
             self.cancelling(attempt)
-            self._emit(attempt, JobCancelled, status=JobStatus.CANCELLED.value, **end)
-        else:
-            self._attempt_ended(attempt, settlement, end)
-            if settlement.error is not None:
-                end["error_stack"] = settlement.error.stack or ""
-            self._job_goes_on(attempt, settlement, verdict, end)
+        job, limits = attempt.job, rules_of(attempt.job, attempt.handler)
+        exception = getattr(attempt.outcome, "exception", None)
+        for event in end_events(
+            *(settlement, verdict, self._end(attempt), job),
+            max_retries=limits.retry.max_retries,
+            max_crashes=limits.crashes_allowed,
+        ):
+            if self._bus.wants(type(event)):
+                self._bus.emit(event.carrying(exception))
 
-    def _attempt_ended(self, attempt: Attempt, settlement: Settlement, end: dict[str, Any]) -> None:
-        """Emit how the attempt ended, whatever follows for the job."""
-        status = settlement.status.value
-        match settlement.kind:
-            case SettlementKind.COMPLETED:
-                self._emit(attempt, JobCompleted, status=status, **end)
-            case SettlementKind.RELEASED:
-                if settlement.ended:  # unused look-ahead has no event
-                    self._emit(attempt, JobReleased, status=status, **end)
-            case SettlementKind.SNOOZED:
-                delay_ms = settlement.delay_us / 1000
-                self._emit(attempt, JobSnoozed, status=status, delay_ms=delay_ms, **end)
-            case SettlementKind.LIMITED:
-                waits_ms = settlement.limit_us / 1000
-                self._emit(attempt, JobLimited, status=status, retry_after_ms=waits_ms, **end)
-            case _:
-                kind = JobTimedOut if timed_out(settlement) else JobFailed
-                self._emit(attempt, kind, status=status, **end)
-
-    def _job_goes_on(
-        self, attempt: Attempt, settlement: Settlement, verdict: Verdict, end: dict[str, Any]
-    ) -> None:
-        """Emit what follows for the job: a retry, or its death."""
-        if verdict is Verdict.EXPIRED:
-            reason, dead = DeadReason.EXPIRED, JobStatus.DEAD.value
-            self._emit(attempt, JobDead, status=dead, reason=reason.value, **end)
-        elif settlement.dead_reason is not None:
-            reason, status = settlement.dead_reason, settlement.status.value
-            self._emit(attempt, JobDead, status=status, reason=reason.value, **end)
-        elif settlement.kind in (SettlementKind.FAILED, SettlementKind.TIMEOUT):
-            job, lost = attempt.job, settlement.lone_crashes
-            limits = rules_of(job, attempt.handler)
-            self._emit(
-                attempt,
-                JobRetried,
-                status=settlement.status.value,
-                retry=job.failures + settlement.failures,
-                max_retries=limits.retry.max_retries,
-                lone_crashes=job.lone_crashes + lost if lost else 0,
-                max_crashes=limits.crashes_allowed if lost else 0,
-                delay_ms=settlement.delay_us / 1000,
-                reason=settlement.error.reason if settlement.error else "",
-                **end,
-            )
-
-    def _emit(self, attempt: Attempt, kind: type[JobEnded], /, **fields: Any) -> None:
-        if self._bus.wants(kind):
-            exception = getattr(attempt.outcome, "exception", None)
-            self._bus.emit(kind(**fields).carrying(exception))
-
-    def _end(self, attempt: Attempt, settlement: Settlement | None) -> dict[str, Any]:
-        about = {**self._about(attempt), "duration_ms": attempt.duration * 1000}
-        if settlement is not None and settlement.error is not None:
-            about["error_code"] = settlement.error.code
-            about["error_type"] = settlement.error.type
-            about["error_message"] = settlement.error.message
-        return about
+    def _end(self, attempt: Attempt) -> dict[str, Any]:
+        return {**self._about(attempt), "duration_ms": attempt.duration * 1000}
 
     def _about(self, attempt: Attempt) -> dict[str, Any]:
         """The fields of every event about an attempt; its span id is drawn when first needed."""

@@ -26,7 +26,7 @@ from packhorse.runtime.worker.attempt import Attempt, Stage
 from packhorse.runtime.worker.executor import ResultRefused, judged
 from packhorse.runtime.worker.handlers import rules_of, too_large
 from packhorse.runtime.worker.outcomes import oversized
-from packhorse.stores.plan import Plan, Steps
+from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ProgressNote
 from packhorse.stores.transactions import OpenTransaction
 
@@ -187,10 +187,10 @@ class WorkerTransaction:
 
     def _find_completed(self) -> bool:
         """Read whether a commit whose answer was lost has happened; never write again."""
-        pause_s = _PAUSE_S
+        look, pause_s = self._store.inspection.job(self._attempt.job.id), _PAUSE_S
         while True:
             try:
-                return self._is_completed(self._store.run(self._look()))
+                return self._is_completed(self._store.run(look))
             except StoreUnavailable:
                 if self._worker.lease.lost_since(self._attempt.epoch):
                     raise
@@ -198,18 +198,15 @@ class WorkerTransaction:
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
 
     async def _afind_completed(self) -> bool:
-        pause_s = _PAUSE_S
+        look, pause_s = self._store.inspection.job(self._attempt.job.id), _PAUSE_S
         while True:
             try:
-                return self._is_completed(await self._store.arun(self._look()))
+                return self._is_completed(await self._store.arun(look))
             except StoreUnavailable:
                 if self._worker.lease.lost_since(self._attempt.epoch):
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
-
-    def _look(self) -> Plan[JobRecord | None]:
-        return self._store.inspection.job(self._attempt.job.id)
 
     def _is_completed(self, record: JobRecord | None) -> bool:
         """Under this fence no other could have completed it."""

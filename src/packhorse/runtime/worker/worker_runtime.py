@@ -36,7 +36,6 @@ from packhorse.runtime.worker.shutdown import Phase
 from packhorse.runtime.worker.stacks import HEARD_TOPICS, StackAnswers, stack_of_thread
 from packhorse.runtime.worker.stopping import Stopper
 from packhorse.runtime.worker.supervised import SupervisorReporter
-from packhorse.stores.requests import Renewal
 
 _RUNNING: Final = Stage.RUNNING  # as in `slots`
 
@@ -48,8 +47,9 @@ class WorkerRuntime(Runtime):
         handlers = HandlerBook(env.registry, env.queues, options.default_timeout_us)
         super().__init__(
             *(worker, env, options, handlers),
-            tasks=handlers.tasks,
+            tasks=env.registry.names,
             concurrency=options.concurrency,
+            process_slots=process_slots(env.registry, options),
             look_ahead=True,
         )
         self.problem: str | None = None  #: why the worker shuts itself down
@@ -68,7 +68,7 @@ class WorkerRuntime(Runtime):
         self.processes: ProcessRunner | None = None
         if apart := process_tasks(env.registry):
             self.processes = ProcessRunner(self)
-            self.fetcher.own_tasks = tuple(name for name in handlers.tasks if name not in apart)
+            self.fetcher.own_tasks = tuple(name for name in env.registry.names if name not in apart)
             pool = self.processes.pool
             self.fetcher.beside = ProcessFetcher(self, pool, tuple(sorted(apart)))
         self.stopper = Stopper(self)
@@ -131,9 +131,6 @@ class WorkerRuntime(Runtime):
         super().use_settings(settings)
         self.fetcher.rotation.set_limited(limited_queues(settings, self.env.registry))
         self.starvation.leave_out(dividing_queues(settings, self.env.registry))
-
-    def _renewal(self, tasks: tuple[str, ...], concurrency: int) -> Renewal:
-        return super()._renewal(tasks, concurrency + process_slots(self.env.registry, self.options))
 
     # ------------------------------------------------------------------------------ one attempt
 

@@ -4,40 +4,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, Final
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.policies.attachments import Attaching
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.fast_paths import attaching, completions
+from packhorse.stores.postgres.fast_paths import (
+    HANDED_COLUMNS,
+    attaching,
+    completions,
+    extra_of,
+    options_of,
+)
 from packhorse.stores.postgres.floors import FLOOR_TOPIC
 from packhorse.stores.postgres.locking import ALL, LockLevel, write_constrained
-from packhorse.stores.postgres.rows import (
-    HANDED_COLUMNS,
-    extra_of,
-    insert_new,
-    options_of,
-    take_places,
-)
-from packhorse.stores.postgres.statements import Commit, Lock, Send, Together, queries, sql
+from packhorse.stores.postgres.statements import Again, Commit, Lock, queries, sql
 from packhorse.stores.requests import ClaimRequest
-from packhorse.stores.sql.claim import BEGINNING, candidates, merged, merged_tasks
+from packhorse.stores.sql.claim import BEGINNING, merged, merged_tasks
 from packhorse.stores.sql.dialect import (
+    COLUMN_TYPES,
     AttachedRow,
     Column,
     Dialect,
     HeldJob,
-    Needs,
-    Promoted,
-    read_queues,
+    Neighbours,
+    no_steps,
     scope,
 )
-from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
-from packhorse.stores.sql.new_jobs import is_keyed
+from packhorse.stores.sql.lines import wake_queues
+from packhorse.stores.sql.new_jobs import due_us_of, is_keyed
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
@@ -46,74 +43,34 @@ from packhorse.stores.sql.rows import (
     STATUS_OF,
     QueueRow,
     json_text,
+    payload_text,
+    trace_of,
 )
-from packhorse.stores.sql.statements import Parameters, Rows
+from packhorse.stores.sql.statements import Rows, Send, Together
 
 #: The row of a candidate, and its place in the order of claiming.
 _PLACED: Final = "ctid as row, rank, place"
 #: Number of columns before those of `Job`.
 _STANDING: Final = 2
-
-
-def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
-    """Claim the next jobs of a queue without asking limits."""
-    tasks = merged_tasks(request, chosen["lane"])
-    if tasks:
-        merging = merged(queries, "claim_ready_of_task", len(tasks), _PLACED)
-        lock = queries.filled("claim_lock")
-        following = queries.filled("claim_next_of_tasks", next=merging, lock=lock)
-    else:
-        following = queries.filled("claim_next", columns="ctid as row", scope=scope(request))
-        following = queries.filled("claim_next_locked", next=following)
-    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
-    rows = yield Rows(text, {**BEGINNING, **chosen, **tasks, "window": None})
-    return [Job(*row[_STANDING:]) for row in rows]
-
-
-_candidates: Final = partial(candidates, queries)
-
-
-def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
-    """Claim these jobs, in this order."""
-    text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=queries.filled("claim_chosen"))
-    rows = yield Rows(text, {**chosen, "seqs": list(seqs)})
-    return [Job(*row[_STANDING:]) for row in rows]
-
-
-def _complete_jobs(completed: Sequence[Settlement]) -> Steps[int]:
-    """Complete jobs, one statement per pair of lifetimes (nearly always one); return the count."""
-    groups: dict[tuple[int | None, int | None], list[Settlement]] = {}
-    for one in completed:
-        groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
-    applied = 0
-    for group in groups.values():
-        [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, locked=None))
-        applied += count
-    return applied
-
-
-#: The type of the column by which jobs are named.
-_TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
+#: Columns that hold a field of `NewJob` as it is.
+_UNCHANGED: Final = (
+    *("id", "task", "queue", "timeout_us", "deadline_us", "tenant"),
+    *("upstream_request_id", "created_by"),
+)
 #: Length of the name of a line, which is a digest.
 _LINE_DIGITS: Final = 32
-
-
 #: Ready jobs of a queue and priority that a bounded search for the oldest one reads.
 _OLDEST_SOME: Final = 500
 
 
-class _Postgres:
+class _Postgres(Neighbours):
     """See `Dialect`."""
 
     beside_jobs = tuple(
         (table, "seq") for table in ("attempts", "tags", "keys", "stash", "attachments")
     )
+    queries = queries
     sql = staticmethod(sql)
-    take_places = staticmethod(take_places)
-    insert_rows = staticmethod(insert_new)
-    take = staticmethod(_take_jobs)
-    candidates = staticmethod(_candidates)
-    hand_over = staticmethod(_hand_over_jobs)
 
     # ------------------------------------------------------------------------------- statements
 
@@ -122,16 +79,6 @@ class _Postgres:
 
     def listed(self, value: Sequence[str]) -> tuple[str, ...]:
         return tuple(value)
-
-    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        found: Sequence[list[Any]] = yield Together(asked)
-        return list(found)
-
-    def write(self, text: str, parameters: Parameters = ()) -> Send:
-        return Send(text, parameters)
-
-    def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Send:
-        return Send(text, {"seqs": list(seqs), "now": now_us})
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Send:
         return Send(text, (json_text(rows),))
@@ -145,12 +92,42 @@ class _Postgres:
 
     # ------------------------------------------------------------------------------------- rows
 
-    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        return read_queues(sql, list(queues))
+    def take_places(self, count: int) -> Steps[list[int]]:
+        """Take `count` numbers behind all that were ever given out, as sequence or as place."""
+        if count == 0:
+            return []
+        rows = yield Rows(sql("numbers"), (count,))
+        return [number for (number,) in rows]
+
+    def insert_rows(
+        self,
+        jobs: Sequence[NewJob],
+        seqs: Sequence[int],
+        where: Sequence[tuple[int, int, int]],
+        now_us: int,
+    ) -> Steps[int]:
+        """Add jobs whose ids were new when that was asked. A job's number is also its place."""
+        places = zip(("status", "lane", "rank"), zip(*where, strict=True), strict=True)
+        columns: dict[str, Any] = {
+            **{name: [getattr(job, name) for job in jobs] for name in _UNCHANGED},
+            **{name: list(values) for name, values in places},
+            "seq": list(seqs),
+            "priority": [int(job.priority) for job in jobs],
+            "due_us": [due_us_of(job, now_us) for job in jobs],
+            "trace_id": [trace_of(job) for job in jobs],
+            "options": [options_of(job) for job in jobs],
+            "extra": [extra_of(job) for job in jobs],
+            "keyed": [is_keyed(job) for job in jobs],
+            "payload": [payload_text(job) for job in jobs],
+        }
+        rows = yield Rows(sql("submit_rows"), {**columns, "now": now_us})
+        if len(rows) < len(jobs):
+            raise Again("a job of the same id was stored meanwhile, in another queue")
+        return len(rows)
 
     def keep_bodies(self, jobs: Sequence[NewJob]) -> Steps[None]:
         del jobs
-        yield from ()  # PostgreSQL itself keeps large values beside the row
+        return no_steps()  # PostgreSQL itself keeps large values beside the row
 
     def extra_columns(self, job: NewJob) -> dict[str, Any]:
         return {
@@ -168,7 +145,7 @@ class _Postgres:
         self, jobs: Sequence[NewJob], queues: Mapping[str, QueueRow]
     ) -> Steps[Sequence[int]]:
         del queues
-        return take_places(len(jobs))
+        return self.take_places(len(jobs))
 
     def counted(self) -> Steps[list[tuple[str, int, int]]]:
         rows: list[tuple[str, int, int]] = yield Rows(sql("counts"))
@@ -209,17 +186,39 @@ class _Postgres:
     def back_in_place(self) -> Steps[None]:
         yield Wake(FLOOR_TOPIC)
 
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> Send:
-        where = {
-            "seqs": [one.seq for one in jobs],
-            "ranks": [one.rank for one in jobs],
-            "places": [one.place for one in jobs],
-        }
-        return Send(sql("promote"), {**where, "now": now_us})
+    def take(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
+        """Claim the next jobs of a queue without asking limits."""
+        tasks = merged_tasks(request, chosen["lane"])
+        if tasks:
+            merging = merged(queries, "claim_ready_of_task", len(tasks), _PLACED)
+            lock = queries.filled("claim_lock")
+            following = queries.filled("claim_next_of_tasks", next=merging, lock=lock)
+        else:
+            following = queries.filled("claim_next", columns="ctid as row", scope=scope(request))
+            following = queries.filled("claim_next_locked", next=following)
+        text = sql("claim_batch", handed_columns=HANDED_COLUMNS, next=following)
+        rows = yield Rows(text, {**BEGINNING, **chosen, **tasks, "window": None})
+        return [Job(*row[_STANDING:]) for row in rows]
+
+    def hand_over(self, seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
+        """Claim these jobs, in this order."""
+        text = sql(
+            "claim_batch", handed_columns=HANDED_COLUMNS, next=queries.filled("claim_chosen")
+        )
+        rows = yield Rows(text, {**chosen, "seqs": list(seqs)})
+        return [Job(*row[_STANDING:]) for row in rows]
 
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
+        """Complete jobs, one statement for each pair of lifetimes: nearly always one."""
         del now_us  # the statement reads the clock
-        return _complete_jobs(completed)
+        groups: dict[tuple[int | None, int | None], list[Settlement]] = {}
+        for one in completed:
+            groups.setdefault((one.keep_us, one.result_keep_us), []).append(one)
+        applied = 0
+        for group in groups.values():
+            [(count, *_)] = yield Rows(sql("settle_completed"), completions(group, locked=None))
+            applied += count
+        return applied
 
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         yield Send(sql("shut_until"), (gate, task, until_us))
@@ -227,32 +226,18 @@ class _Postgres:
 
     # ------------------------------------------------------------------------------------- ends
 
-    def needs(self) -> Steps[Needs]:
-        [needed] = yield Rows(sql("aftermath_needed"))
-        return Needs(*needed)
-
-    def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        text = sql("aftermath", column=column, type=_TYPES[column])
-        return Rows(text, {"values": list(values)})
-
-    def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        text = sql("order_advance_after", column=column, type=_TYPES[column])
-        rows = yield Rows(text, {**ORDER_LINE, "values": list(values)})
-        yield from wake_queues(rows)
-
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         asked = (
             Rows(sql("gates_holding"), (list(gates),)),
             Rows(sql("tasked_ready"), (list(tasks),)),
         )
         holding, others = yield Together(asked)
-        for (queue,) in others:
-            yield Wake(f"queue:{queue}")
+        yield from wake_queues(others)
         found: list[tuple[str]] = holding
         return found
 
     def wake_waiters(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        text = sql("awaited_ended", column=column, type=_TYPES[column])
+        text = sql("awaited_ended", column=column, type=COLUMN_TYPES[column])
         ended = yield Rows(text, {"values": list(values)})
         for (job_id,) in ended:
             yield Wake(f"job:{job_id}")

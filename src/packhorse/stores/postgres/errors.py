@@ -7,7 +7,14 @@ from typing import Final
 
 from psycopg import DataError, Error, InterfaceError, OperationalError
 
-from packhorse.errors import ConfigError, PackhorseError, StoreError, StoreRefused, StoreUnavailable
+from packhorse.errors import (
+    ConfigError,
+    PackhorseError,
+    PayloadError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.statements import Again
 
@@ -24,6 +31,8 @@ _CROWDED: Final = ("too many connections", "too many clients", "connection slots
 _READ_ONLY: Final = "25006"
 _TAKEN: Final = "23505"
 _TIMED_OUT: Final = "57014"
+#: A text has a character that the server's encoding does not have. All have all but NUL.
+_NO_CHARACTER: Final = "22021"
 #: Classes of errors about values that the server can never hold: of data, and of its own limits.
 _REFUSED: Final = ("22", "54")
 
@@ -92,11 +101,9 @@ def translated(
         return error
     text = " ".join(str(error).split())
     where = f"PostgreSQL at {settings.label}"
-    if _is_refusal(error):
-        return StoreRefused(
-            f"{where}: {text}; it can never hold this value: make the database with ENCODING "
-            "'UTF8' if that is what it is about, else give another value"
-        )
+    refusal = _refusal(error, where, text)
+    if refusal is not None:
+        return refusal
     if not isinstance(error, Error | Again):
         return error
     advice = _advice(error, text)
@@ -129,12 +136,21 @@ def translated(
     return StoreError(f"{where}: {text}")
 
 
-def _is_refusal(error: Exception) -> bool:
-    """Whether a value cannot be held, whenever it is sent; some are refused by the driver."""
+def _refusal(error: Exception, where: str, text: str) -> PackhorseError | None:
+    """What is raised for a value that can never be held; the driver refuses some by itself."""
     state = getattr(error, "sqlstate", None)
+    if state == _NO_CHARACTER and ": 0x00" in text:
+        return PayloadError("PostgreSQL keeps no text with a NUL character in it; take it out")
     if state is None:
-        return isinstance(error, DataError | UnicodeError | OverflowError)
-    return bool(state.startswith(_REFUSED))
+        refused = isinstance(error, DataError | UnicodeError | OverflowError)
+    else:
+        refused = state.startswith(_REFUSED)
+    if not refused:
+        return None
+    return StoreRefused(
+        f"{where}: {text}; it can never hold this value: make the database with ENCODING "
+        "'UTF8' if that is what it is about, else give another value"
+    )
 
 
 def _advice(error: Exception, text: str) -> str | None:

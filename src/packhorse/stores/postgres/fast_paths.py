@@ -19,14 +19,21 @@ from packhorse.core.settlement import Settlement, SettlementKind, Verdict
 from packhorse.core.sizes import THE_STORE
 from packhorse.errors import PayloadError
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.postgres.floors import Floor, FloorLook, Floors
+from packhorse.stores.postgres.floors import FLOOR_TOPIC, Floor, FloorLook, Floors
 from packhorse.stores.postgres.locking import Constrained, LockLevel, Memory
-from packhorse.stores.postgres.rows import HANDED_COLUMNS, extra_of, options_of
 from packhorse.stores.postgres.statements import Once, Short, queries, sql
 from packhorse.stores.requests import EVERY_TASK, Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.attachments import FEW, verdicts_of
 from packhorse.stores.sql.claim import PROMOTE_MAX, merged, merged_tasks
-from packhorse.stores.sql.rows import RANK_PER_PRIORITY, payload_text, trace_of
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY, Extra, json_text, payload_text, trace_of
+
+#: The columns of a claimed job, in the order of `packhorse.core.job.Job`.
+HANDED_COLUMNS: Final = (
+    "job.id, job.task, job.queue, job.fence, job.payload, job.priority, job.tenant, job.attempts, "
+    "job.failures, job.crashes, job.lone_crashes, job.snoozes, job.timeout_us, job.deadline_us, "
+    "coalesce(job.trace_id, replace(job.id, '-', '')), job.upstream_request_id, job.options, "
+    "job.ready_us, job.rate_key, job.concurrency_key"
+)
 
 #: Constraints that the fast path of a submit does not support.
 _FOREIGN: Final = ~(Constraint.DELAY | Constraint.DEADLINE | Constraint.TAGS)
@@ -111,6 +118,18 @@ def _rare(jobs: Sequence[NewJob]) -> dict[str, Any]:
     }
 
 
+def extra_of(job: NewJob) -> str | None:
+    """The column for what few jobs have; None for most."""
+    if not (job.tags or job.unique or job.idempotency):
+        return None
+    return json_text(Extra(job.tags, unique=job.unique, idempotency=job.idempotency))
+
+
+def options_of(job: NewJob) -> str | None:
+    """The column for what a call decided for its job alone."""
+    return None if job.options is None else json_text(job.options)
+
+
 def _payloads(jobs: Sequence[NewJob]) -> str:
     """Join the payloads to one text."""
     try:
@@ -123,8 +142,9 @@ def _payloads(jobs: Sequence[NewJob]) -> str:
 
 def _traces(jobs: Sequence[NewJob]) -> list[str | None] | None:
     """The trace ids that differ from the default, which the job's id gives; None if none does."""
-    traces = [trace_of(job) for job in jobs]
-    return None if all(trace is None for trace in traces) else traces
+    if [job.trace_id for job in jobs] == [job.id.replace("-", "") for job in jobs]:
+        return None
+    return [trace_of(job) for job in jobs]
 
 
 #: Jobs of other tasks, or locked, that a claim skips before it searches task by task.
@@ -211,7 +231,8 @@ def _promote(queues: Sequence[str], floors: Floors) -> Steps[None]:
     due = {"queues": list(queues), "limit": PROMOTE_MAX, "passes": RANK_PER_PRIORITY}
     [(kept,)] = yield Once(sql("promote_fast"), due)
     if kept:
-        yield from floors.give_up()
+        floors.forget()  # the claim that follows in this plan begins a sweep
+        yield Wake(FLOOR_TOPIC)
 
 
 def _in_order(rows: list[tuple[Any, ...]], queues: Sequence[str]) -> None:

@@ -39,10 +39,9 @@ from typing import Any, Final, NamedTuple
 
 from packhorse.core.clock import SystemClock
 from packhorse.core.job import Priority
-from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 
-#: Topic that tells other processes to begin a sweep.
+#: Topic that tells all processes to begin a sweep: a job returns to a place below a floor.
 FLOOR_TOPIC: Final = "floor"
 #: How long a job may take from its number to its commit, or be locked, and not be passed by.
 LAG_S: Final = 0.1
@@ -103,11 +102,6 @@ class Floors:
         """Let sweeps begin with the next claims."""
         for floor in tuple(self._of.values()):
             floor.forget()
-
-    def give_up(self) -> Steps[None]:
-        """Begin sweeps here and in other processes: a job returns to a place below a floor."""
-        self.forget()
-        yield Wake(FLOOR_TOPIC)
 
 
 class Floor:

@@ -21,11 +21,11 @@ from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
 from packhorse.stores.postgres.locking import INTAKE, LockLevel
 from packhorse.stores.postgres.rendering import SERVER_CLOCK, SERVER_NOW
-from packhorse.stores.postgres.statements import Lock, Once, Send, sql
+from packhorse.stores.postgres.statements import Lock, Once, sql
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.intake import admit_requests, alias_names, holder_plan
 from packhorse.stores.sql.records import reject
-from packhorse.stores.sql.statements import Rows
+from packhorse.stores.sql.statements import Rows, Send
 
 
 class PostgresIntake:

@@ -5,8 +5,8 @@ Every job is held for a while, so an old snapshot keeps one dead row of each amo
 held, and a look at all held jobs costs more with every job that was run. The looks that workers
 repeat are therefore narrow:
 
-- Whose lease has run out is read from the workers. Whether such a worker holds jobs is asked until
-  the answer was no `SETTLED_US` after the lease ran out: then nothing of it can be held any more.
+- Whose lease has run out is read from the workers. For such a worker all held jobs are looked at,
+  until there was none of it `SETTLED_US` after the lease ran out: then it can hold none any more.
 - Jobs held beyond their limit are looked for from the limit that the last look reached. A claim
   that commits within `HOLD_GRACE_US` is there before its limit is reached; for those that take
   longer, one look in `SETTLED_US` begins so much earlier.
@@ -32,10 +32,9 @@ from packhorse.core.lifecycle import Orphan
 from packhorse.core.policies.lease import renewed_until_us
 from packhorse.stores.plan import Plan, Steps, planned
 from packhorse.stores.postgres.dialect import POSTGRES
-from packhorse.stores.postgres.floors import Floors
-from packhorse.stores.postgres.statements import Once, Send, sql
+from packhorse.stores.postgres.statements import Once, sql
 from packhorse.stores.requests import ExpiredLease, ExpiredLeases, Renewal, Renewed
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send
 from packhorse.stores.sql.upkeep import SqlLeases, read_orphan, release_unknown
 
 #: How long a claim may take from reading the lease to its commit.
@@ -53,9 +52,8 @@ _SEEN: Final = "job.id = any(:seen::text[]) and coalesce(job.lane, -1) = {lane.h
 class PostgresLeases(SqlLeases):
     """See `LeaseStore`."""
 
-    def __init__(self, floors: Floors) -> None:
-        super().__init__(POSTGRES, floors.give_up)
-        self._floors = floors
+    def __init__(self) -> None:
+        super().__init__(POSTGRES)
         self._time = SystemClock().monotonic
         self._looked_at_all_us = _NEVER
         self._looked_at = -math.inf  #: the same, by the own clock
@@ -67,29 +65,23 @@ class PostgresLeases(SqlLeases):
         self._without_jobs: frozenset[tuple[str, int]] = frozenset()  #: expired leases, settled
 
     def renew(self, renewal: Renewal) -> Plan[Renewed]:
-        return Plan(
-            "renew", lambda: _renew(renewal, self._floors), look=lambda: self._renew_in_one(renewal)
-        )
+        return Plan("renew", lambda: _renew(renewal), look=lambda: self._renew_in_one(renewal))
 
     @planned(writes=False)
     def expired(self) -> Steps[ExpiredLeases]:
         now_us: int = yield NOW
-        if not self._looked_at_all_us <= now_us < self._looked_at_all_us + self._rest_us:
-            return ExpiredLeases(now_us, (yield from self._look_at_all(now_us)))
-        ran_out = yield Rows(sql("leases_run_out"), {"now": now_us})
-        asked = [row for row in ran_out if row[:2] not in self._without_jobs]
-        if not asked:
+        rests = self._looked_at_all_us <= now_us < self._looked_at_all_us + self._rest_us
+        ran_out = frozenset((yield Rows(sql("leases_run_out"), {"now": now_us})))
+        if rests and ran_out <= self._without_jobs:
             return ExpiredLeases(now_us, ())
-        rows = yield Rows(sql("holders"), {"workers": [worker for worker, *_ in asked]})
-        holders = {worker for (worker,) in rows}
+        expired = yield from self._look_at_all(now_us)
+        holders = {lease.worker for lease in expired}
         self._without_jobs = frozenset(
             (worker, expires_us)
-            for worker, expires_us, _ in ran_out
+            for worker, expires_us in ran_out
             if worker not in holders and expires_us + SETTLED_US <= now_us
         )
-        return ExpiredLeases(
-            now_us, tuple(ExpiredLease(*row) for row in asked if row[0] in holders)
-        )
+        return ExpiredLeases(now_us, expired)
 
     def _look_at_all(self, now_us: int) -> Steps[tuple[ExpiredLease, ...]]:
         """Find expired leases by worker; remember what the workers that renew here hold."""
@@ -152,17 +144,16 @@ def _renewed(renewal: Renewal, *, anyway: bool) -> dict[str, Any]:
     }
 
 
-def _renew(renewal: Renewal, floors: Floors) -> Steps[Renewed]:
+def _renew(renewal: Renewal) -> Steps[Renewed]:
     yield from POSTGRES.lock_all()
     text = sql("lease_renew", looked="false")
     [(now_us, before_us, _)] = yield Rows(text, _renewed(renewal, anyway=True))
     if renewal.step_us > 0:
         moved = {"worker": renewal.worker, "step_us": renewal.step_us, "now": now_us}
         yield Send(sql("holds_move"), moved)
-    yield from floors.give_up()
     released = 0
     if renewal.held is not None:
-        released = yield from release_unknown(POSTGRES, renewal.worker, set(renewal.held), now_us)
+        released = yield from release_unknown(POSTGRES, renewal.worker, set(renewal.held))
     return _answer(renewal, now_us, before_us, released)
 
 

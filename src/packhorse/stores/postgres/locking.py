@@ -31,9 +31,10 @@ from typing import Any, Final, NamedTuple
 
 from packhorse.core.policies.gates import Gate, GateKind, JobKeys
 from packhorse.stores.plan import Steps
-from packhorse.stores.postgres.statements import Again, Lock, Send, Together, sql
+from packhorse.stores.postgres.statements import Again, Lock, sql
+from packhorse.stores.sql.dialect import PlanLocks
 from packhorse.stores.sql.rows import QueueRow
-from packhorse.stores.sql.statements import Rows
+from packhorse.stores.sql.statements import Rows, Send, Together
 
 #: The lock on admission.
 INTAKE: Final = "intake"
@@ -76,11 +77,13 @@ class Memory:
         self.completed: Sequence[str] = ()
 
 
-class LockLevel:
+class LockLevel(PlanLocks):
     """The locks of a plan, which starts with those it knows of, and again if they do not suffice.
 
     `alone` is everything; else the constrained queues in `queues`, and the `keys`.
     """
+
+    alone = False
 
     def __init__(
         self, memory: Memory | None = None, *, alone: bool = False, keys: Iterable[str] = ()

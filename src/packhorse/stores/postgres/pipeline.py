@@ -14,10 +14,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from psycopg import AsyncConnection, Connection, OperationalError
-from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.adapt import AdaptersMap, PyFormat, Transformer
 from psycopg.errors import Error, lookup
-from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.array import ListBinaryDumper
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
 from psycopg.waiting import Ready, Wait
 
 from packhorse.stores.postgres.rendering import Statement
@@ -47,24 +50,6 @@ class Command(NamedTuple):
     parameters: Parameters = ()
 
 
-class _JsonbLoader(Loader):
-    """Load a jsonb value as text; callers decode it themselves."""
-
-    format = Format.BINARY
-
-    def load(self, data: Any) -> str:
-        return bytes(data[1:]).decode()
-
-
-class _JsonLoader(Loader):
-    """Load a json value as text."""
-
-    format = Format.BINARY
-
-    def load(self, data: Any) -> str:
-        return bytes(data).decode()
-
-
 class _Adapted(NamedTuple):
     """See `psycopg.abc.AdaptContext`."""
 
@@ -84,10 +69,12 @@ class PipelinedConnection:
         self.committing = False
         #: A part of the plan is committed: the plan cannot be run again from its beginning.
         self.committed = False
-        # Of its own, since a connection may be lent to users, who want jsonb as psycopg loads it.
+        # Of its own, since a connection may be lent to users.
         adapters = AdaptersMap(connection.adapters)
-        adapters.register_loader("json", _JsonLoader)
-        adapters.register_loader("jsonb", _JsonbLoader)
+        # One type for all numbers, so that each statement is prepared once.
+        adapters.register_dumper(int, Int8BinaryDumper)
+        adapters.register_dumper(str, StrBinaryDumper)
+        adapters.register_dumper(tuple, ListBinaryDumper)
         self._transformer = Transformer(_Adapted(adapters, connection))
         self._prepared: dict[_Key, bytes] = {}
         self._unread = select.poll()
@@ -129,7 +116,12 @@ class PipelinedConnection:
     def send(self, command: Command) -> tuple[_Key | None, ...]:
         """Buffer one command; return, for each result it will have, the key that it prepares."""
         statement = command.statement
-        values, declared, formats = statement.bound(command.parameters)
+        arguments = statement.arguments(command.parameters)
+        values = self._transformer.dump_sequence(arguments, [PyFormat.BINARY] * len(arguments))
+        declared, formats = (
+            statement.typed(self._transformer.types or ()),
+            self._transformer.formats,
+        )
         key = (statement.name, declared)
         name = self._prepared.get(key)
         if name is not None:

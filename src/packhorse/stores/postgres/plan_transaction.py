@@ -16,9 +16,9 @@ from packhorse.stores.postgres.errors import has_answered, is_passing
 from packhorse.stores.postgres.pipeline import Command, Exchange, PipelinedConnection, exchange
 from packhorse.stores.postgres.rendering import SERVER_NOW, Texts
 from packhorse.stores.postgres.settings import PostgresSettings
-from packhorse.stores.postgres.statements import Commit, Lock, Once, Send, Short, Together
+from packhorse.stores.postgres.statements import Commit, Lock, Once, Short
 from packhorse.stores.postgres.wakeups import Due
-from packhorse.stores.sql.statements import Change, ChangeMany, Now, Parameters, Rows
+from packhorse.stores.sql.statements import Change, Now, Parameters, Rows, Send, SendMany, Together
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class Transaction:
         if kind is Now:
             return (yield from self._answer_now())
         if kind is Together:
-            commands = [self._command(one.text, one.parameters) for one in step.steps]
+            commands = [self._command(one.text, one.parameters) for one in step.asked]
             return [self._connection.rows(one) for one in (yield from self._ask(commands))]
         if kind is Commit:
             return (yield from self._answer_commit())
@@ -172,7 +172,7 @@ class Transaction:
                     self._wakes.append(step.topic)
             case Send():
                 self._queue.append(self._command(step.text, step.parameters))
-            case ChangeMany():
+            case SendMany():
                 self._queue += [self._command(step.text, each) for each in step.parameters]
             case Lock():
                 self._lock(step)

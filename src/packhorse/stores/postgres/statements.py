@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a PostgreSQL plan may ask for, and its queries.
+"""What only a PostgreSQL plan may ask for, and its queries.
 
 A round trip costs more than most statements, so whatever needs no answer (`Send`, `Lock`) is kept
 until something does, and travels with it, or with the commit.
@@ -11,22 +11,9 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from packhorse.stores.sql.statements import Parameters, Queries, Rows
+from packhorse.stores.sql.statements import Parameters, Queries
 
 T = TypeVar("T")
-
-
-class Send(NamedTuple):
-    """A change without a count: answered with None at once, sent with what comes next."""
-
-    text: str
-    parameters: Parameters = ()
-
-
-class Together(NamedTuple):
-    """Several `Rows` in one round trip; answered with a list of their answers."""
-
-    steps: Sequence[Rows]
 
 
 class Once(NamedTuple):
@@ -98,7 +85,6 @@ _FRAGMENTS: Final = MappingProxyType(
         "is": "is not distinct from",
         "text": "{0}::text",
         "number": "{0}::bigint",
-        "each": "= any({0}s::bigint[])",
         "in_texts": "= any({0}::text[])",
         "in_numbers": "= any({0}::bigint[])",
         "in_column": "= any({0})",

@@ -44,6 +44,7 @@ from packhorse.stores.postgres.settings import PostgresSettings
 from packhorse.stores.postgres.transactions import LentToLoop, LentToThread, PostgresTransactions
 from packhorse.stores.postgres.verbs import PostgresAttachments, PostgresJobs, keys_of
 from packhorse.stores.postgres.wakeups import (
+    Due,
     ListenerThread,
     Notices,
     PostgresWakeups,
@@ -72,11 +73,11 @@ class PostgresStore:
         self.label = settings.label
         self.works_apart = True
         self.jobs = PostgresJobs()
-        self.leases = PostgresLeases(self.jobs.floors)
+        self.leases = PostgresLeases()
         self.queues = SqlQueues(POSTGRES)
-        self.upkeep = SqlUpkeep(POSTGRES, self.jobs.floors.give_up)
+        self.upkeep = SqlUpkeep(POSTGRES)
         self.inspection = SqlInspection(POSTGRES)
-        self.transfer = SqlTransfer(POSTGRES, self.jobs.floors.give_up)
+        self.transfer = SqlTransfer(POSTGRES)
         self.attachments = PostgresAttachments()
         self.records = SqlRecords(POSTGRES, self.jobs.locks_for)
         self.journal = SqlJournal(POSTGRES, self.jobs.locks_for)
@@ -163,7 +164,7 @@ class PostgresStore:
             texts=self._texts,
             clock=self._clock,
             channel=self._channel,
-            due=self._notices.due,
+            due=self._due,
             later=self._notices.later,
             settings_hold=lambda: self._options.hold,
         )
@@ -212,7 +213,13 @@ class PostgresStore:
     def _received(self, names: frozenset[str]) -> None:
         """Forget scan floors: a job may have gone back to a place that claims have passed."""
         if _BELOW in names:
-            self.jobs.forget_floors()
+            self.jobs.floors.forget()
+
+    def _due(self, topics: Sequence[str]) -> Due:
+        """Which topics to notify with a commit; this process need not hear of its own floors."""
+        if FLOOR_TOPIC in topics:
+            self.jobs.floors.forget()
+        return self._notices.due(topics)
 
     def _listening_connection(self) -> Connection[Any]:
         settings = self._settings

@@ -24,7 +24,7 @@ from packhorse.stores.postgres.fast_paths import (
 )
 from packhorse.stores.postgres.floors import Floors
 from packhorse.stores.postgres.locking import LockLevel, Memory
-from packhorse.stores.postgres.statements import Once, Together, sql
+from packhorse.stores.postgres.statements import Once, sql
 from packhorse.stores.requests import Claimed, ClaimRequest, Submitted
 from packhorse.stores.sql.attachments import SqlAttachments
 from packhorse.stores.sql.claim import claim_steps
@@ -35,7 +35,7 @@ from packhorse.stores.sql.keys import keys_wanted
 from packhorse.stores.sql.new_jobs import refuse_known
 from packhorse.stores.sql.rows import RECORD_COLUMNS, json_text, read_record
 from packhorse.stores.sql.settle import settle_in_order
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Together
 from packhorse.stores.sql.submit import submit_general
 
 
@@ -46,10 +46,6 @@ class PostgresJobs(SqlJobs):
         super().__init__(POSTGRES, LockLevel)
         self.floors = Floors()
         self._memory = Memory()
-
-    def forget_floors(self) -> None:
-        """Let the next claim begin a sweep below the floors."""
-        self.floors.forget()
 
     def locks_for(self, jobs: Sequence[NewJob]) -> LockLevel:
         """The locks of a plan that submits these jobs, as far as known."""
@@ -90,7 +86,7 @@ class PostgresJobs(SqlJobs):
         def steps() -> Steps[tuple[Verdict, ...]]:
             if alike and locks.queues:
                 return _complete(settlements, locks, memory)
-            return _settle(settlements, locks, self.floors)
+            return _settle(settlements, locks)
 
         in_one = alike and not locks.queues
         look = (lambda: complete_in_one(settlements, locks)) if in_one else None
@@ -142,12 +138,8 @@ def _complete(
     return (Verdict.APPLIED,) * len(settlements)
 
 
-def _settle(
-    settlements: Sequence[Settlement], locks: LockLevel, floors: Floors
-) -> Steps[tuple[Verdict, ...]]:
+def _settle(settlements: Sequence[Settlement], locks: LockLevel) -> Steps[tuple[Verdict, ...]]:
     yield from locks.enter()
-    if any(one.keep_place for one in settlements):
-        yield from floors.give_up()
     verdicts: tuple[Verdict, ...] = yield from _settle_entered(settlements, locks)
     return verdicts
 

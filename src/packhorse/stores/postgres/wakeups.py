@@ -34,8 +34,6 @@ WINDOW_S: Final = 0.01
 _REMEMBERED_MAX: Final = 4096
 #: A payload may have 8,000 bytes, a short topic has 16 and a space.
 _TOPICS_MAX: Final = 400
-#: The thread that sends what had to wait ends after being idle for so long.
-_IDLE_S: Final = 5.0
 
 Notify = Callable[[Sequence[str]], None]
 
@@ -64,20 +62,20 @@ class Notices:
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._time = SystemClock()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
         self._sent: dict[str, float] = {}
         self._waiting: dict[str, float] = {}  # until when, if no commit takes them along
-        self._thread: threading.Thread | None = None
+        self._serving = False  # a thread waits for their time
         self._sending = threading.Lock()
         # What still waits when the interpreter ends is sent before that. It keeps the store alive.
-        self._ending = weakref.finalize(self, _send_rest, self._changed, self._waiting, notify)
+        self._ending = weakref.finalize(self, _send_rest, self._lock, self._waiting, notify)
 
     def due(self, topics: Sequence[str]) -> Due:
         """Which to send right after the commit they are about, and which `later`."""
         now = self._time.monotonic()
         names: list[str] = []
         waiting: list[str] = []
-        with self._changed:
+        with self._lock:
             if len(self._sent) > _REMEMBERED_MAX:
                 self._sent = {name: at for name, at in self._sent.items() if now - at < WINDOW_S}
             for topic in topics:
@@ -94,64 +92,49 @@ class Notices:
     def later(self, topics: Sequence[str]) -> None:
         """Send these a little later, from a thread of our own: what they are about is committed."""
         until = self._time.monotonic() + WINDOW_S
-        with self._changed:
-            idle = not self._waiting
+        with self._lock:
             for name in map(short, topics):
                 self._waiting[name] = min(self._waiting.get(name, until), until)
-            if idle:  # else the thread knows already that there is something
-                self._start()
+            if not self._serving:
+                self._serving = self._start()
 
     def flush(self) -> None:
         """Send now what still waits; what the thread is sending has been sent then, too."""
         with self._sending:
-            _send_rest(self._changed, self._waiting, self._notify)
+            _send_rest(self._lock, self._waiting, self._notify)
 
     def close(self) -> None:
         """Send now what still waits, and let go of the store."""
         self.flush()
         self._ending.detach()
 
-    def _start(self) -> None:
-        if self._thread is None:
-            # Without a reference to us: what waits is sent, but keeps no store alive.
-            thread = threading.Thread(
-                target=_serve, args=(weakref.ref(self),), name="packhorse-notices", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # the interpreter is going down; the finalizer sends the rest
-                return
-            self._thread = thread
-        else:
-            self._changed.notify()
-
-    def _served(self) -> bool:
-        """Wait for something to send, and send what no commit took along; False: end the thread."""
-        with self._changed:
-            if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
-                self._thread = None
-                return False
-            # No longer than a window: what comes meanwhile may have less time than what is there.
-            self._changed.wait(min(self._left_s(), WINDOW_S))
-            if self._left_s() > 0:
-                return True
-            now = self._time.monotonic()
-            self._sent.update(dict.fromkeys(self._waiting, now))
-        self.flush()
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._serve, name="packhorse-notices", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is going down; the finalizer sends the rest
+            return False
         return True
 
-    def _left_s(self) -> float:
-        """How long the first of those that wait still has."""
-        return max(0.0, min(self._waiting.values(), default=0.0) - self._time.monotonic())
+    def _serve(self) -> None:
+        """Send what no commit took along, until nothing waits."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._serving = False
+                    return
+                now = self._time.monotonic()
+                left_s = min(self._waiting.values()) - now
+                if left_s <= 0:
+                    self._sent.update(dict.fromkeys(self._waiting, now))
+            if left_s <= 0:
+                self.flush()
+            else:  # no longer than a window: what comes meanwhile may have less time
+                threading.Event().wait(min(left_s, WINDOW_S))
 
 
-def _serve(known: weakref.ref[Notices]) -> None:
-    while (notices := known()) is not None and notices._served():  # noqa: SLF001 - its own thread
-        del notices
-
-
-def _send_rest(changed: threading.Condition, waiting: dict[str, float], notify: Notify) -> None:
-    with changed:
+def _send_rest(lock: threading.Lock, waiting: dict[str, float], notify: Notify) -> None:
+    with lock:
         names = sorted(waiting)
         waiting.clear()
     if names:

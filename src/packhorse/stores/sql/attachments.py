@@ -24,7 +24,7 @@ from packhorse.stores.attachments import DeliverAnswer
 from packhorse.stores.plan import Plan, Steps, Wake, about_job, planned
 from packhorse.stores.sql.dialect import AttachedRow, Dialect, HeldJob
 from packhorse.stores.sql.rows import STATUS
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send
 
 #: This many values always fit, even with some that concurrent calls add.
 FEW: Final = ATTACHED_BYTES_MAX // VALUE_BYTES_MAX // 2
@@ -124,11 +124,11 @@ def _deliver(
         kept.append((row.seq, "", min(size.lowest, *_COUNTED) - 1, _told(delivery)))
     yield from dialect.keep_attached(kept)
     now_us: int = yield NOW
-    yield dialect.write(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
-    yield dialect.write(dialect.sql("attached_mark"), (dialect.many([row.seq]),))
+    yield Send(dialect.sql("attached_touch"), {"seq": row.seq, "now": now_us})
+    yield Send(dialect.sql("attached_mark"), (dialect.many([row.seq]),))
     waits = yield Rows(dialect.sql("attached_waits"), (row.seq,))
     if status is JobStatus.PENDING and waits and int(waits[0][0]) == row.fence:
-        yield dialect.write(dialect.sql("attached_due"), {"seq": row.seq, "now": now_us})
+        yield Send(dialect.sql("attached_due"), {"seq": row.seq, "now": now_us})
     if status in WAITING:  # a claim may have skipped the row while it was locked here
         yield Wake(f"queue:{row.queue}")
     return DeliverAnswer.DELIVERED
@@ -160,7 +160,7 @@ def keep_counted(dialect: Dialect, seq: int, counted: Sequence[int]) -> Steps[No
     """Keep the counts of a member that is about to end, for its journal line."""
     for number, value in zip(_COUNTED, counted, strict=True):
         kept = {"seq": seq, "number": number, "value": b"%d" % value}
-        yield dialect.write(dialect.sql("counted_keep"), kept)
+        yield Send(dialect.sql("counted_keep"), kept)
 
 
 def read_attachments(

@@ -20,7 +20,7 @@ from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.lines import read_gate, unblock
 from packhorse.stores.sql.promote import promote_queue
 from packhorse.stores.sql.rows import RANK_PER_PRIORITY, Lane, is_limited, queue_settings
-from packhorse.stores.sql.statements import NOW, Queries, Rows
+from packhorse.stores.sql.statements import NOW, Queries, Rows, Send
 
 #: Pages of candidates that one claim checks, and how many more than wanted a page has where some
 #: may be blocked.
@@ -174,8 +174,8 @@ def _pick(
 ) -> Steps[tuple[list[int], tuple[int, int] | None]]:
     """Check a page of candidates; return the claimable ones, and where the next page begins."""
     page = wanted + _PAGE_EXTRA if book.lets_pass(queue) else wanted
-    candidates = book.dialect.candidates(request, {**chosen, "limit": page})
-    rows = yield from book.turn_page(candidates, queue)
+    asked = candidates(book.dialect.queries, request, {**chosen, "limit": page})
+    rows = yield from book.turn_page(asked, queue)
     picked: list[int] = []
     after = (chosen["rank"], chosen["after"])
     for row in rows:
@@ -268,7 +268,7 @@ def _suspects(
         settings = queue_settings(one.queue, one.settings)
         chosen = _chosen(dialect, request, one.queue, now_us, Lane.SUSPECT)
         asked = {**chosen, "limit": _SUSPECTS_MAX, "rank": rank, "after": place}
-        rows = yield dialect.candidates(request, asked)
+        rows = yield candidates(dialect.queries, request, asked)
         for row in rows:
             blocked = yield from book.ask(ReadyJob(*row), settings)
             if blocked is None:
@@ -307,7 +307,7 @@ def reopen_due(dialect: Dialect, now_us: int, locks: PlanLocks) -> Steps[None]:
     if gates:
         yield from unblock(dialect, dict.fromkeys(gates, _LET_GO_MAX))
     for gate in gates:
-        yield dialect.write(dialect.sql("reopen_forget"), (gate,))
+        yield Send(dialect.sql("reopen_forget"), (gate,))
 
 
 #: Due jobs that become ready in one claim, per queue.

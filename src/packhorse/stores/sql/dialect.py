@@ -7,7 +7,8 @@ columns in every store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from packhorse.core.job import Job, NewJob
@@ -17,7 +18,7 @@ from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps
 from packhorse.stores.requests import ClaimRequest
 from packhorse.stores.sql.rows import QueueRow, queue_settings
-from packhorse.stores.sql.statements import Parameters, Rows
+from packhorse.stores.sql.statements import Queries, Rows
 
 #: The columns of a job that its gates depend on.
 CANDIDATE_COLUMNS: Final = (
@@ -28,8 +29,9 @@ CANDIDATE_COLUMNS: Final = (
 AttachedRow = tuple[int, str, int, bytes]
 #: Job id, job number, and how many values and signals are attached.
 HeldJob = tuple[str, int, int]
-#: The column that identifies jobs.
+#: The column that identifies jobs, and its type.
 Column = Literal["id", "seq"]
+COLUMN_TYPES: Final = MappingProxyType({"id": "text", "seq": "bigint"})
 
 
 def scope(request: ClaimRequest) -> str:
@@ -38,9 +40,9 @@ def scope(request: ClaimRequest) -> str:
     return f"{tenants} and rank < :beyond" if request.levels else tenants
 
 
-def read_queues(sql: Callable[..., str], names: Any) -> Steps[dict[str, QueueRow]]:
-    """Return the queues of these names, given as one parameter, declared or not."""
-    rows = yield Rows(sql("queue_rows"), (names,))
+def read_queues(dialect: Dialect, names: Iterable[str]) -> Steps[dict[str, QueueRow]]:
+    """Return the queues of these names, declared or not."""
+    rows = yield Rows(dialect.sql("queue_rows"), (dialect.many(list(names)),))
     return {
         name: QueueRow(
             queue_settings(name, settings),
@@ -51,8 +53,17 @@ def read_queues(sql: Callable[..., str], names: Any) -> Steps[dict[str, QueueRow
     }
 
 
+def no_steps() -> Steps[None]:
+    """Do nothing."""
+    yield from ()
+
+
 class Words(Protocol):
     """Statements and their parameters."""
+
+    @property
+    def queries(self) -> Queries:
+        """The statements of the store."""
 
     def sql(self, name: str, **parts: str) -> str:
         """The text of a statement, with parts of it filled in."""
@@ -62,15 +73,6 @@ class Words(Protocol):
 
     def listed(self, value: Any) -> tuple[str, ...]:
         """A list from its column."""
-
-    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        """The rows of several statements, in as few round trips as may be."""
-
-    def write(self, text: str, parameters: Parameters = ()) -> Any:
-        """The step for a change without an answer."""
-
-    def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> Any:
-        """The step for one change of each of these jobs."""
 
     def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """The step for a change with each of these rows, which have the names of columns."""
@@ -90,9 +92,6 @@ class Keeping(Protocol):
 
     def line_name(self, words: str) -> str:
         """Return the stored name of a line of jobs that share all their gates."""
-
-    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        """Return the queues of these names, declared or not."""
 
     def take_places(self, count: int) -> Steps[Sequence[int]]:
         """Take numbers above all that were ever used as sequence or place."""
@@ -124,32 +123,14 @@ class Keeping(Protocol):
         """Return since when the oldest of the next ready jobs waits, by queue and priority."""
 
 
-class Promoted(NamedTuple):
-    """A due job, with the rank and place it takes."""
-
-    seq: int
-    suspect: bool
-    rank: int
-    place: int
-
-
 class Moves(Protocol):
     """Changes of many jobs at once."""
 
     def take(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand the next jobs of a queue to a worker without checking gates."""
 
-    def candidates(self, request: ClaimRequest, chosen: Mapping[str, Any]) -> Any:
-        """The step that reads `CANDIDATE_COLUMNS` of the next jobs of a queue."""
-
     def hand_over(self, seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
         """Hand these jobs to a worker, in this order."""
-
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> Any:
-        """The step that makes due jobs ready."""
-
-    def back_in_place(self) -> Steps[None]:
-        """Note that jobs became ready in places that claims may have passed."""
 
     def complete(self, completed: Sequence[Settlement], now_us: int) -> Steps[int]:
         """Complete the jobs that are held with these fences; return how many."""
@@ -171,18 +152,6 @@ class Needs(NamedTuple):
 class Ends(Protocol):
     """What the end of jobs releases."""
 
-    def needs(self) -> Steps[Needs]:
-        """Read once what the end of jobs may have to release."""
-
-    def over(self, column: Column, values: Sequence[int | str]) -> Any:
-        """The step that reads jobs whose attempt or waiting is over."""
-
-    def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Make the next job the head of each line of order that these jobs have left.
-
-        Only called when nothing but lines waits, according to `needs`.
-        """
-
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[Any]]:
         """Return the gates that block jobs; wake other claims that wait for these tasks."""
 
@@ -193,7 +162,7 @@ class Ends(Protocol):
 class PlanLocks(Protocol):
     """How much of the store a plan has locked: all of it, where there is one writer.
 
-    A plan that finds it needs more is rolled back, and begins again with more locked.
+    Elsewhere a plan that finds it needs more is rolled back, and begins again with more locked.
     """
 
     @property
@@ -224,34 +193,48 @@ class PlanLocks(Protocol):
         self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
     ) -> Steps[None]:
         """Note new jobs, each with whether its own keys may let gates block it."""
+        del jobs, queues
+        return no_steps()
 
-    def asks_gates(self, queue: str) -> bool:
+    def asks_gates(self, queue: str) -> bool:  # noqa: ARG002 - any
         """Whether no other plan claims from this queue, so that its gates may be checked."""
+        return True
 
-    def covers(self, gate: Gate) -> bool:
+    def covers(self, gate: Gate) -> bool:  # noqa: ARG002 - any
         """Whether the plan may unblock the jobs of this gate."""
+        return True
 
 
 class Neighbours(Protocol):
-    """Locks between plans."""
+    """Locks between plans, and what plans tell each other: nothing, where there is one writer."""
 
     def lock_all(self) -> Steps[None]:
         """Lock the store: first in a plan about more than the jobs and queues it names."""
+        return no_steps()
 
     def outlast_claims(self) -> Steps[None]:
         """Commit, in a plan that has locked the store, and wait for claims that began before that.
 
         The plan has the store locked again after that, and must not fail any more.
         """
+        return no_steps()
 
     def go_alone(self) -> Steps[PlanLocks]:
         """Do as `lock_all`, for a plan that stores jobs or makes them ready."""
 
     def lock_records(self, names: Sequence[str]) -> Steps[None]:
         """Lock these records: before all else in a plan that changes them."""
+        del names
+        return no_steps()
 
     def settings_changed(self, task: str | None = None) -> Steps[None]:
         """Note that limits have changed; `task` has limits from now on."""
+        del task
+        return no_steps()
+
+    def back_in_place(self) -> Steps[None]:
+        """Note that jobs became ready in places that claims may have passed."""
+        return no_steps()
 
 
 class Dialect(Words, Keeping, Moves, Ends, Neighbours, Protocol):

@@ -13,12 +13,20 @@ from packhorse.core.job import DeadReason, JobStatus, NewJob
 from packhorse.core.policies.retention import lifetimes
 from packhorse.core.policies.uniqueness import idempotency_identity
 from packhorse.stores.plan import Steps, Wake
-from packhorse.stores.sql.dialect import Column, Dialect, Needs
+from packhorse.stores.sql.dialect import COLUMN_TYPES, Column, Dialect, Needs, read_queues
 from packhorse.stores.sql.keys import Holder, holder_of, keys_wanted, take_keys
-from packhorse.stores.sql.lines import Keys, advance_lines, gate_text, other_gates, unblock
+from packhorse.stores.sql.lines import (
+    ORDER_LINE,
+    Keys,
+    advance_lines,
+    gate_text,
+    other_gates,
+    unblock,
+    wake_queues,
+)
 from packhorse.stores.sql.new_jobs import insert_jobs, known_jobs
 from packhorse.stores.sql.rows import CODE, Lane, queue_settings, retention_of
-from packhorse.stores.sql.statements import NOW, Change, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Change, Rows, Send, SendMany
 
 
 def give_up(
@@ -49,7 +57,7 @@ def finish_waiting(
     """End jobs that no worker holds; `stashed`: see `aftermath`."""
     if changes:
         seqs = [change["seq"] for change in changes]
-        yield ChangeMany(dialect.sql("finish_waiting"), changes)
+        yield SendMany(dialect.sql("finish_waiting"), changes)
         yield from aftermath(dialect, "seq", seqs, waited=True, stashed=stashed)
 
 
@@ -68,9 +76,11 @@ def aftermath(
     callers that wait for a result. `stashed`: submit stashed jobs too, which needs the whole store.
     `needs` may have been read before the ends were written, since an end blocks no job.
     """
-    needs = needs or (yield from dialect.needs())
+    if needs is None:
+        [row] = yield Rows(dialect.sql("aftermath_needed"))
+        needs = Needs(*row)
     if needs.gates or needs.stashed or needs.limited:
-        rows = yield dialect.over(column, values)
+        rows = yield _of(dialect, "aftermath", column, values)
         over = [
             _Over(seq, ended, leaves_line, settings, Keys(*keys))
             for seq, ended, leaves_line, settings, *keys in rows
@@ -82,9 +92,18 @@ def aftermath(
             yield from _enter_stashed(dialect, [one.seq for one in over if one.ended])
         yield from _make_room(over, waited=waited)
     elif needs.lines:  # nothing else waits, so one statement will do
-        yield from dialect.advance_after(column, values)
+        rows = yield _of(dialect, "order_advance_after", column, values, **ORDER_LINE)
+        yield from wake_queues(rows)
     if needs.awaited:
         yield from dialect.wake_waiters(column, values)
+
+
+def _of(
+    dialect: Dialect, name: str, column: Column, values: Sequence[int | str], **others: str
+) -> Rows:
+    """Return the step that asks something about these jobs."""
+    text = dialect.sql(name, column=column, type=COLUMN_TYPES[column])
+    return Rows(text, {**others, "values": dialect.many(list(values))})
 
 
 class _Over(NamedTuple):
@@ -137,7 +156,7 @@ def _enter_stashed(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
         same: Holder | None = yield from holder_of(dialect, "idempotency", identity)
         if known or same is not None:
             continue
-        queues = yield from dialect.queue_rows([job.queue])
+        queues = yield from read_queues(dialect, [job.queue])
         unbounded = {name: row.unbounded() for name, row in queues.items()}
         yield from insert_jobs(dialect, [job], unbounded, now_us, locks)
         yield from take_keys(dialect, job.id, keys_wanted(job))
@@ -150,7 +169,7 @@ def remove_steps(dialect: Dialect, seqs: Sequence[int]) -> Steps[int]:
     held = yield Rows(dialect.sql("lines_held"), (dialect.many(seqs),))
     chosen = (dialect.many(seqs),)
     for table, column in dialect.beside_jobs:
-        yield dialect.write(dialect.sql("remove", table=table, column=column), chosen)
+        yield Send(dialect.sql("remove", table=table, column=column), chosen)
     removed: int = yield Change(dialect.sql("remove", table="jobs", column="seq"), chosen)
     yield from advance_lines(dialect, [Keys(*row) for row in held])
     return removed

@@ -23,7 +23,7 @@ from packhorse.stores.requests import (
     with_workers,
 )
 from packhorse.stores.sql.claim import open_limits
-from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.dialect import Dialect, read_queues
 from packhorse.stores.sql.limits import LimitBook, ReadyJob
 from packhorse.stores.sql.lines import gate_text
 from packhorse.stores.sql.rows import (
@@ -36,7 +36,7 @@ from packhorse.stores.sql.rows import (
     read_worker,
 )
 from packhorse.stores.sql.search import search_steps
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Together
 from packhorse.stores.transfer import cursor_of
 
 #: The statuses of jobs that are not due yet.
@@ -113,7 +113,7 @@ def _in_steps(dialect: Dialect, counted: Mapping[str, Counter[JobStatus]]) -> St
         return {}
     text = dialect.sql("counts_in_steps")
     asked = [Rows(text, {"queue": queue, "most": later[queue]}) for queue in queues]
-    found = yield from dialect.read_each(asked)
+    found = yield Together(asked)
     return {queue: number for queue, [(number,)] in zip(queues, found, strict=True)}
 
 
@@ -138,7 +138,7 @@ def facts_steps(dialect: Dialect, job_id: str, tenant: str | None) -> Steps[JobF
     [about] = yield Rows(dialect.sql("explain_row"), (job_id,))
     suspect, queue_paused, lane, hold_us, *candidate = about
     job = ReadyJob.of(candidate)
-    queues = yield from dialect.queue_rows([job.keys.queue])
+    queues = yield from read_queues(dialect, [job.keys.queue])
     book: LimitBook = yield from open_limits(dialect, [job.keys.task], now_us)
     closed = yield from book.closed(job, queues[job.keys.queue].settings)
     gates = []
@@ -220,7 +220,7 @@ def _let_through(
 ) -> Steps[tuple[bool, int | None]]:
     """Return whether the gates let any job run, and if not, when the first one opens."""
     book: LimitBook = yield from open_limits(dialect, tasks, now_us)
-    settings = yield from dialect.queue_rows(queues)
+    settings = yield from read_queues(dialect, queues)
     groups = ((Lane.READY, Lane.BLOCKED), (Lane.SUSPECT,), (Lane.WAITING,))
     for queue, lanes in product(queues, groups):
         asked = {

@@ -15,7 +15,7 @@ from packhorse.core.policies.retention import lifetimes
 from packhorse.core.settlement import Verdict
 from packhorse.stores.plan import Plan, Steps, Wake, about_job, looking_for, planned
 from packhorse.stores.requests import Deleted, JobFilter, ProgressNote, RedriveAnswer, TaskSettings
-from packhorse.stores.sql.dialect import Dialect, PlanLocks
+from packhorse.stores.sql.dialect import Dialect, PlanLocks, read_queues
 from packhorse.stores.sql.finish import aftermath, finish_waiting, remove_steps
 from packhorse.stores.sql.keys import Holder, holder_of, identities_of, leave_ready, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
@@ -24,7 +24,7 @@ from packhorse.stores.sql.ranks import Newcomer, rank_of
 from packhorse.stores.sql.rows import CODE, STATUS, QueueRow, json_text, read_extra, retention_of
 from packhorse.stores.sql.search import chosen_finished
 from packhorse.stores.sql.settle import settle_each
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, Together
 from packhorse.stores.transfer import cursor_of
 
 #: The answer to a redrive of one job that the store does not know.
@@ -32,7 +32,7 @@ _UNKNOWN: Final[tuple[RedriveAnswer, ...]] = (RedriveAnswer.UNKNOWN,)
 
 
 class SqlJobs:
-    """See `JobStore`; a store adds submit, claim and settle. `level` makes a plan's isolation."""
+    """See `JobStore`; a store adds submit, claim and settle. `locks` makes the locks of a plan."""
 
     def __init__(self, dialect: Dialect, locks: Callable[[], PlanLocks]) -> None:
         self._dialect = dialect
@@ -44,9 +44,7 @@ class SqlJobs:
         text = self._dialect.sql("progress")
         # In the order in which settlements lock jobs, too; the newest of a job stays the last.
         order = sorted(range(len(notes)), key=lambda index: notes[index].job_id)
-        found = yield from self._dialect.read_each(
-            [Rows(text, _noted(notes[index], now_us)) for index in order]
-        )
+        found = yield Together([Rows(text, _noted(notes[index], now_us)) for index in order])
         written = dict(zip(order, found, strict=True))
         return tuple(
             [Verdict.APPLIED if written[index] else Verdict.STALE for index in range(len(notes))]
@@ -114,7 +112,7 @@ def cancel_steps(
         end = _end_lost if status is JobStatus.PROCESSING else _end_waiting
         yield from end(dialect, job_id, job, now_us, locks)
     elif answer is CancelAnswer.FLAGGED:
-        yield dialect.write(dialect.sql("cancel_running"), {"seq": job.seq, "now": now_us})
+        yield Send(dialect.sql("cancel_running"), {"seq": job.seq, "now": now_us})
         yield Wake(f"cancel:{job.worker}")
     return answer
 
@@ -196,7 +194,7 @@ def _redrive(
         if superseded:
             return RedriveAnswer.CONFLICT
         for name in forget:
-            yield dialect.write(dialect.sql("attached_drop"), {"seq": row.seq, "name": name})
+            yield Send(dialect.sql("attached_drop"), {"seq": row.seq, "name": name})
     yield from _ready_again(dialect, row, locks, finished=status in TERMINAL)
     return RedriveAnswer.REDRIVEN
 
@@ -213,22 +211,22 @@ def _superseded(dialect: Dialect, row: _Row) -> Steps[bool]:
 def _ready_again(dialect: Dialect, row: _Row, locks: PlanLocks, *, finished: bool) -> Steps[None]:
     now_us: int = yield NOW
     if STATUS[row.status] is JobStatus.COMPLETED:
-        yield dialect.write(dialect.sql("attempt_keep"), (row.seq,))
+        yield Send(dialect.sql("attempt_keep"), (row.seq,))
     [place] = yield from dialect.take_places(1)
-    queues = yield from dialect.queue_rows([row.keys.queue])
+    queues = yield from read_queues(dialect, [row.keys.queue])
     newcomer = Newcomer(row.keys.queue, row.priority, row.keys.tenant)
     rank = yield from rank_of(dialect, newcomer, queues, now_us)
     again = {"seq": row.seq, "rank": rank, "place": place, "now": now_us}
-    yield dialect.write(dialect.sql("redrive"), again)
+    yield Send(dialect.sql("redrive"), again)
     if queues[row.keys.queue].counts_bytes:
         yield from count_bytes(dialect, [row.id])
     if finished:  # last, since the journal line has the counts of the end
         completed = STATUS[row.status] is JobStatus.COMPLETED
         sql = dialect.sql
         if completed:
-            yield dialect.write(sql("attached_mark"), (dialect.many([row.seq]),))
+            yield Send(sql("attached_mark"), (dialect.many([row.seq]),))
         forget = sql("attached_forget") if completed else sql("counted_forget")
-        yield dialect.write(forget, (row.seq,))
+        yield Send(forget, (row.seq,))
         identities = identities_of(row.keys.tenant, row.keys.task, read_extra(row.extra))
         yield from take_keys(dialect, row.id, identities)
         yield from _rejoin(dialect, row, place, queues, locks)
@@ -246,5 +244,5 @@ def _rejoin(
     order_line = order_line_of(row.keys)
     lined = line is not None or order_line is not None
     yield from locks.mark_lined([(row.keys, lined)], queues)
-    yield dialect.write(dialect.sql("line_rejoin"), (line, order_line, place, row.seq))
+    yield Send(dialect.sql("line_rejoin"), (line, order_line, place, row.seq))
     yield from advance_lines(dialect, [row.keys])

@@ -12,7 +12,7 @@ from packhorse.core.policies.uniqueness import Identity, holds_idempotency_key, 
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import STATUS, Extra, read_extra
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 
 
 class Holder(NamedTuple):
@@ -87,8 +87,8 @@ def take_keys(
     """Make a job the holder of its keys, and drop a job stashed behind the last holder."""
     for kind, identity in identities:
         if kind == "unique":
-            yield dialect.write(dialect.sql("stash_outdated"), identity)
-        yield dialect.write(dialect.sql("key_take"), (kind, *identity, job_id))
+            yield Send(dialect.sql("stash_outdated"), identity)
+        yield Send(dialect.sql("key_take"), (kind, *identity, job_id))
 
 
 def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
@@ -112,4 +112,4 @@ def never_taken(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[bool]:
 def take_new_keys(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:
     """Make jobs just stored the holders of their keys, which were `never_taken`."""
     rows = [(kind, *identity, job.id) for job in jobs for kind, identity in keys_wanted(job)]
-    yield ChangeMany(dialect.sql("key_take"), rows)
+    yield SendMany(dialect.sql("key_take"), rows)

@@ -24,7 +24,7 @@ from packhorse.stores.requests import EVERY_TASK, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.lines import gate_text
 from packhorse.stores.sql.rows import DECODED_MAX, queue_settings
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 
 
 def task_settings(dialect: Dialect, tasks: Iterable[str]) -> Steps[dict[str, TaskSettings]]:
@@ -107,11 +107,11 @@ def forget_logs(dialect: Dialect) -> Steps[None]:
     page: _Page = yield from _page(dialect)
     gone = [{"gate": gate, "log": log} for gate, log in page.over]
     if page.next_behind:
-        yield dialect.write(dialect.sql("rate_keep"), (_MARK, page.next_behind))
+        yield Send(dialect.sql("rate_keep"), (_MARK, page.next_behind))
     elif page.behind:
         gone.append({"gate": _MARK, "log": page.behind})
     if gone:
-        yield ChangeMany(dialect.sql("rate_forget"), gone)
+        yield SendMany(dialect.sql("rate_forget"), gone)
 
 
 def _page(dialect: Dialect) -> Steps[_Page]:
@@ -160,4 +160,4 @@ def scoped(dialect: Dialect, query: str, queue: str) -> tuple[str, tuple[str, ..
 def count_bytes(dialect: Dialect, job_ids: Sequence[str]) -> Steps[None]:
     """Count these jobs in bytes from now on."""
     if job_ids:
-        yield dialect.write(dialect.sql("bytes_keep"), (dialect.many(job_ids),))
+        yield Send(dialect.sql("bytes_keep"), (dialect.many(job_ids),))

@@ -29,9 +29,9 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.requests import EVERY_TASK, QueueSettings, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.limit_state import Grants, decode_log, heaviest, state_of
-from packhorse.stores.sql.lines import Keys, gate_text, unblock
+from packhorse.stores.sql.lines import Keys, gate_text, make_ready, unblock
 from packhorse.stores.sql.rows import json_text
-from packhorse.stores.sql.statements import ChangeMany, Rows
+from packhorse.stores.sql.statements import Rows, Send, SendMany, Together
 
 #: Jobs of one line blocked by one statement; a later claim blocks the rest.
 _LINE_MAX: Final = 5000
@@ -116,7 +116,8 @@ class LimitBook:
         own = [Gate(kind, (queue.name,)) for kind, limit in limits.items() if limit is not None]
         unread = [gate for gate in own if gate not in self._states]
         asked = [candidates, *[state_of(self.dialect, gate) for gate in unread]]
-        rows, *answers = yield from self.dialect.read_each(asked)
+        rows: list[Any]
+        rows, *answers = yield Together(asked)
         for gate, answer in zip(unread, answers, strict=True):
             self._keep_state(self._read_state(gate, answer, queue, None))
         return rows
@@ -197,7 +198,7 @@ class LimitBook:
             waiting.remove(heavy)
             blocked = yield from self._first_block(heavy, self._served[heavy.queue])
             if blocked is None:
-                yield self.dialect.write_each(self.dialect.sql("blocked_ready"), [heavy.seq])
+                yield from make_ready(self.dialect, [heavy.seq])
 
     def _read_heavy(self, gate: Gate, known: Sequence[str]) -> Steps[list[ReadyJob]]:
         chosen = {
@@ -247,15 +248,13 @@ class LimitBook:
         dialect, gate = self.dialect, gate_text(blocked.gate)
         line = job.line if job.order_line is None and blocked.closes else None
         if not self._held_with_its_line(gate, line):
-            yield dialect.write(dialect.sql("block"), (gate, job.seq))
+            yield Send(dialect.sql("block"), (gate, job.seq))
             if line is not None:
                 rest = {"gate": gate, "line": line, "limit": _LINE_MAX}
                 rest["picked"] = dialect.many(picked)
-                yield dialect.write(dialect.sql("block_line"), rest)
+                yield Send(dialect.sql("block_line"), rest)
         if blocked.reopens_us is not None:
-            yield dialect.write(
-                dialect.sql("reopen_keep"), (gate, blocked.reopens_us, self._now_us)
-            )
+            yield Send(dialect.sql("reopen_keep"), (gate, blocked.reopens_us, self._now_us))
         open_gates = yield from self._still_open(job, blocked, queue)
         released = 0
         for state in open_gates:
@@ -318,7 +317,7 @@ class LimitBook:
         gates = dict.fromkeys([*changed, *self._set_back])
         logs = [(gate_text(gate), json_text(self._known_state(gate).log)) for gate in gates]
         if logs:
-            yield ChangeMany(self.dialect.sql("rate_keep"), logs)
+            yield SendMany(self.dialect.sql("rate_keep"), logs)
 
     def _note(self, state: GateState, blocked: Blocked) -> None:
         if blocked.reopens_us is not None:

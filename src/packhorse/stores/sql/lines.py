@@ -27,7 +27,7 @@ from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import QueueSettings, TaskSettings
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import json_text
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, Together
 
 _SEPARATOR: Final = "\x1f"
 #: The parts of a line's name, for statements that build it.
@@ -87,9 +87,9 @@ def join_lines(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
     """Block jobs that just became ready behind blocked jobs of their lines."""
     if seqs:
         chosen = dialect.many(seqs)
-        yield dialect.write(dialect.sql("order_behind", chosen="seq {in_numbers ?}"), (chosen,))
+        yield Send(dialect.sql("order_behind", chosen="seq {in_numbers ?}"), (chosen,))
         now_us: int = yield NOW
-        yield dialect.write(dialect.sql("line_behind"), {"seqs": chosen, "now": now_us})
+        yield Send(dialect.sql("line_behind"), {"seqs": chosen, "now": now_us})
 
 
 def any_blocked(dialect: Dialect) -> Steps[bool]:
@@ -108,17 +108,17 @@ def unblock(
     """
     now_us: int = yield NOW
     gates, sql = list(counts), dialect.sql
-    found = yield from dialect.read_each([Rows(sql("blocked_kinds"), {"gate": g}) for g in gates])
+    found = yield Together([Rows(sql("blocked_kinds"), {"gate": g}) for g in gates])
     kinds = [(gate, *kind) for gate, rows in zip(gates, found, strict=True) for kind in rows]
     asked = [
         {"gate": gate, "queue": queue, "task": task, "count": counts[gate]}
         for gate, queue, task in kinds
     ]
     most = {"now": now_us, "heaviest": heaviest}
-    first = yield from dialect.read_each([Rows(sql("blocked_first"), one | most) for one in asked])
+    first = yield Together([Rows(sql("blocked_first"), one | most) for one in asked])
     seqs = [seq for rows in first for (seq,) in rows]
     if seqs:
-        yield dialect.write_each(sql("blocked_ready"), seqs)
+        yield from make_ready(dialect, seqs)
     yield from wake_queues([(queue,) for _, queue, _ in kinds])
     return len(seqs)
 
@@ -127,9 +127,13 @@ def unblock_all(dialect: Dialect, condition: str, value: str) -> Steps[None]:
     """Unblock all blocked jobs of a queue, of a task, or of a gate."""
     rows = yield Rows(dialect.sql("blocked_of", condition=condition), (value,))
     if rows:
-        yield dialect.write_each(dialect.sql("blocked_ready"), [seq for seq, _ in rows])
-    for queue in dict.fromkeys(queue for _, queue in rows):
-        yield Wake(f"queue:{queue}")
+        yield from make_ready(dialect, [seq for seq, _ in rows])
+    yield from wake_queues([(queue,) for _, queue in rows])
+
+
+def make_ready(dialect: Dialect, seqs: Sequence[int]) -> Steps[None]:
+    """Make blocked jobs ready again."""
+    yield Send(dialect.sql("blocked_ready"), (dialect.many(seqs),))
 
 
 def advance_lines(dialect: Dialect, left: Iterable[JobKeys]) -> Steps[None]:

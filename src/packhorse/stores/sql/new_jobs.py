@@ -23,7 +23,7 @@ from packhorse.stores.sql.limit_state import bytes_of, count_bytes, task_setting
 from packhorse.stores.sql.lines import gate_text, join_lines, line_of, order_line_of
 from packhorse.stores.sql.ranks import Newcomer, mark_tenanted, ranks_of
 from packhorse.stores.sql.rows import CODE, RANK_PER_PRIORITY, STATUS, Lane, QueueRow, read_extra
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send
 
 #: Jobs of a bounded line that stay ready at least, and lines that one submit caps.
 _LINE_READY_MIN: Final = 32
@@ -189,10 +189,10 @@ def index_rare(dialect: Dialect, jobs: Sequence[NewJob]) -> Steps[None]:
     """Write what few of the jobs just inserted have, in tables of their own."""
     dated = [job.id for job in jobs if job.deadline_us is not None]
     if dated:
-        yield dialect.write(dialect.sql("submit_deadlines"), (dialect.many(dated),))
+        yield Send(dialect.sql("submit_deadlines"), (dialect.many(dated),))
     tagged = [job.id for job in jobs if job.tags]
     if tagged:
-        yield dialect.write(dialect.sql("submit_tags"), (dialect.many(tagged),))
+        yield Send(dialect.sql("submit_tags"), (dialect.many(tagged),))
     yield from dialect.keep_bodies(jobs)
 
 
@@ -350,7 +350,7 @@ def _cap_lines(
                 bounded[line] = (gate_text(concurrency_gate(job)), task.concurrency)
     if len(bounded) <= _LINES_CAPPED_MAX:
         for line, (gate, limit) in bounded.items():
-            yield dialect.write(dialect.sql("line_cap"), (gate, line, max(limit, _LINE_READY_MIN)))
+            yield Send(dialect.sql("line_cap"), (gate, line, max(limit, _LINE_READY_MIN)))
 
 
 def fresh_answer(job: NewJob, now_us: int) -> Submitted:

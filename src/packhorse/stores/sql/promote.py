@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from packhorse.stores.plan import Steps
-from packhorse.stores.sql.dialect import Dialect, Promoted
+from packhorse.stores.sql.dialect import Dialect, read_queues
 from packhorse.stores.sql.lines import join_lines
 from packhorse.stores.sql.ranks import Newcomer, ranks_of
 from packhorse.stores.sql.statements import Rows
@@ -22,7 +22,6 @@ class _Due(NamedTuple):
     tenant: str
     kept_rank: int | None
     kept_place: int | None
-    suspect: bool
     lined: bool
 
 
@@ -33,30 +32,27 @@ def promote_queue(dialect: Dialect, queue: str, now_us: int, *, limit: int) -> S
     due = [_Due(*row) for row in rows]
     # In order, since the rank of a newcomer depends on the jobs that are ready before it.
     for kept, group in groupby(due, key=lambda one: one.kept_place is not None):
+        jobs = list(group)
         if kept:
-            standing = [_back(one) for one in group]
+            stands = [(one.kept_rank or 0, one.kept_place or 0) for one in jobs]
             yield from dialect.back_in_place()
         else:
-            standing = yield from _newcomers(dialect, queue, list(group), now_us)
-        yield dialect.promote(standing, now_us)
+            stands = yield from _new_places(dialect, queue, jobs, now_us)
+        rows = [
+            {"seq": one.seq, "rank": rank, "place": place, "now_us": now_us}
+            for one, (rank, place) in zip(jobs, stands, strict=True)
+        ]
+        yield dialect.write_rows(dialect.sql("promote"), rows)
     yield from join_lines(dialect, [one.seq for one in due if one.lined])
     return len(due)
 
 
-def _back(one: _Due) -> Promoted:
-    """Return the place that the job had before."""
-    return Promoted(one.seq, one.suspect, one.kept_rank or 0, one.kept_place or 0)
-
-
-def _newcomers(
+def _new_places(
     dialect: Dialect, queue: str, due: Sequence[_Due], now_us: int
-) -> Steps[list[Promoted]]:
+) -> Steps[list[tuple[int, int]]]:
     """Return the ranks and places of jobs that take a new place."""
     places = yield from dialect.take_places(len(due))
-    queues = yield from dialect.queue_rows([queue])
+    queues = yield from read_queues(dialect, [queue])
     newcomers = [Newcomer(queue, one.priority, one.tenant) for one in due]
     ranks: list[int] = yield from ranks_of(dialect, newcomers, queues, now_us)
-    return [
-        Promoted(one.seq, one.suspect, rank, place)
-        for one, rank, place in zip(due, ranks, places, strict=True)
-    ]
+    return list(zip(ranks, places, strict=True))

@@ -16,7 +16,7 @@ from packhorse.stores.sql.limit_state import bytes_of, read_task_settings, scope
 from packhorse.stores.sql.lines import gate_text, read_gate, unblock_all
 from packhorse.stores.sql.new_jobs import depth_of
 from packhorse.stores.sql.rows import json_text, queue_settings
-from packhorse.stores.sql.statements import Change, Rows
+from packhorse.stores.sql.statements import Change, Rows, Send
 
 
 class SqlQueues:
@@ -122,10 +122,10 @@ def _hold(
         "overridden": None if overridden is None else json_text(overridden),
         "settings": None if held is None else json_text(held),
     }
-    yield dialect.write(dialect.sql("queue_hold"), values)
+    yield Send(dialect.sql("queue_hold"), values)
     yield from dialect.settings_changed()
     if settings.max_bytes is not None:
-        yield dialect.write(*scoped(dialect, "bytes_begin", name))
+        yield Send(*scoped(dialect, "bytes_begin", name))
     if (before or QueueSettings(name)) != settings:
         yield from unblock_all(dialect, "queue", name)
         yield Wake(f"queue:{name}")
@@ -182,10 +182,10 @@ def _declare_task(dialect: Dialect, task: TaskSettings) -> Steps[TaskSettings | 
     if before == task:
         return None
     if task == unlimited:
-        yield dialect.write(dialect.sql("task_forget"), (task.name,))
+        yield Send(dialect.sql("task_forget"), (task.name,))
         yield from dialect.settings_changed()
     else:
-        yield dialect.write(dialect.sql("task_keep"), (task.name, json_text(task)))
+        yield Send(dialect.sql("task_keep"), (task.name, json_text(task)))
         yield from dialect.settings_changed(task.name)
     yield from unblock_all(dialect, "task", task.name)
     waiting = yield Rows(dialect.sql("queues_of_task"), (task.name,))

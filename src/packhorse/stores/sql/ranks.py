@@ -10,7 +10,7 @@ from packhorse.core.policies.fairness import REDEALT_MAX, STRIDE, aged_rank, dea
 from packhorse.stores.plan import Steps
 from packhorse.stores.sql.dialect import Dialect, PlanLocks
 from packhorse.stores.sql.rows import AGED, RANK_PER_PRIORITY, QueueRow
-from packhorse.stores.sql.statements import Rows
+from packhorse.stores.sql.statements import Rows, Send
 
 
 class Newcomer(NamedTuple):
@@ -30,7 +30,7 @@ def mark_tenanted(
         return queues
     locks.go_alone()
     for queue in sorted(first):
-        yield dialect.write(dialect.sql("queue_tenanted"), (queue,))
+        yield Send(dialect.sql("queue_tenanted"), (queue,))
         if queues[queue]._replace(tenanted=True).deals_passes:
             dealt = {
                 "queue": queue,
@@ -38,8 +38,8 @@ def mark_tenanted(
                 "stride": STRIDE,
                 "passes": RANK_PER_PRIORITY,
             }
-            yield dialect.write(dialect.sql("pass_redeal"), dealt)
-            yield dialect.write(dialect.sql("pass_redealt"), dealt)
+            yield Send(dialect.sql("pass_redeal"), dealt)
+            yield Send(dialect.sql("pass_redealt"), dealt)
     yield from dialect.settings_changed()
     return {
         name: row._replace(tenanted=True) if name in first else row for name, row in queues.items()

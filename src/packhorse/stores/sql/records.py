@@ -28,7 +28,7 @@ from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.records import Changed, Folded, PageBounds, RecordPage, RefusedJob, as_page
 from packhorse.stores.sql.dialect import Dialect, PlanLocks
 from packhorse.stores.sql.rows import CODE, STATUS, json_text
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 from packhorse.stores.sql.submit import admit_each
 from packhorse.stores.sql.transfer import carry_in_steps
 from packhorse.stores.transfer import CarryAnswer, rejected
@@ -39,7 +39,7 @@ _LINES_OF_EACH: Final = 100  #: searched for each group of the limit
 
 
 class SqlRecords:
-    """See `RecordStore`. `isolation` returns the isolation of a plan that submits jobs."""
+    """See `RecordStore`. `locks_for` returns the locks of a plan that submits these jobs."""
 
     def __init__(
         self, dialect: Dialect, locks_for: Callable[[Sequence[NewJob]], PlanLocks]
@@ -91,7 +91,7 @@ class SqlRecords:
 
 
 class SqlJournal:
-    """See `JournalStore`; `isolation` as in `SqlRecords`."""
+    """See `JournalStore`; `locks_for` as in `SqlRecords`."""
 
     def __init__(
         self, dialect: Dialect, locks_for: Callable[[Sequence[NewJob]], PlanLocks]
@@ -197,10 +197,10 @@ def _fold_lines(dialect: Dialect, folded: Folded) -> Steps[None]:
     """Remove the folded lines, and append the carried ones."""
     if folded.line_ids:
         gone = (dialect.many(folded.line_ids),)
-        yield dialect.write(dialect.sql("journal_remove"), gone)
+        yield Send(dialect.sql("journal_remove"), gone)
     if folded.carried:
         lines = [msgspec.structs.replace(one, group=folded.group) for one in folded.carried]
-        yield ChangeMany(dialect.sql("journal_add"), [_line(one) for one in lines])
+        yield SendMany(dialect.sql("journal_add"), [_line(one) for one in lines])
         yield Wake("journal")
 
 
@@ -212,20 +212,15 @@ def reject(dialect: Dialect, job: NewJob, refused: RefusedJob, locks: PlanLocks)
     locks.go_alone()
     now_us: int = yield NOW
     dead = rejected(job, refused.code, refused.reason, now_us)
-    [answer] = yield from carry_in_steps(dialect, (dead,), _stay)
+    [answer] = yield from carry_in_steps(dialect, (dead,))
     member = member_of(job.options)
     if member is None or answer is not CarryAnswer.CARRIED:
         return
     # The trigger writes lines for updates only, and this job was inserted as dead.
     told = (job.id, member.node, JobStatus.DEAD, JobStatus.PENDING)
     line = JournalLine(0, Group.of(member.group), *told)
-    yield dialect.write(dialect.sql("journal_add"), _line(line))
+    yield Send(dialect.sql("journal_add"), _line(line))
     yield Wake("journal")
-
-
-def _stay() -> Steps[None]:
-    """Do nothing: a dead job takes no place before others."""
-    yield from ()
 
 
 def _line(line: JournalLine) -> dict[str, Any]:
@@ -262,11 +257,11 @@ def _write(dialect: Dialect, decided: Decided, highest: int) -> Steps[None]:
     records = [record for record in decided.records.values() if record is not None]
     gone = [named.text for named, record in decided.records.items() if record is None]
     if records:
-        yield ChangeMany(dialect.sql("record_put"), [_columns(record) for record in records])
+        yield SendMany(dialect.sql("record_put"), [_columns(record) for record in records])
     if gone:
-        yield dialect.write(dialect.sql("records_remove"), (dialect.many(gone),))
+        yield Send(dialect.sql("records_remove"), (dialect.many(gone),))
     if decided.highest > highest:
-        yield dialect.write(dialect.sql("records_highest_keep"), (decided.highest,))
+        yield Send(dialect.sql("records_highest_keep"), (decided.highest,))
 
 
 def _columns(record: Record) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from packhorse.stores.plan import Steps
 from packhorse.stores.requests import JobFilter, Page
 from packhorse.stores.sql.dialect import Dialect
 from packhorse.stores.sql.rows import CODE, RECORD_COLUMNS, Lane, read_record
-from packhorse.stores.sql.statements import NOW, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Together
 
 #: The conditions of a `JobFilter` by field, which is also the name of the parameter.
 CONDITIONS: Final = MappingProxyType(
@@ -148,9 +148,7 @@ def _dead(
         return _listed(dialect, [], more=False)
     each = max(-(-most // len(queues)), min(most, _EACH_MIN))
     text, asked = dialect.sql("search_dead", **_words(order)), {"beyond": beyond, "most": each}
-    found = yield from dialect.read_each(
-        [Rows(text, {**asked, "queue": name}) for (name,) in queues]
-    )
+    found = yield Together([Rows(text, {**asked, "queue": name}) for (name,) in queues])
     newest = order is _NEWEST
     ends = [rows[-1][0] for rows in found if len(rows) == each]
     seqs = sorted({seq for rows in found for (seq,) in rows}, reverse=newest)
@@ -170,7 +168,7 @@ def _standing(
     )
     named = {} if queue is None else {"queue": queue}
     asked = [Rows(text, {**named, "lane": int(lane), "most": most + 1}) for lane in lanes]
-    found = yield from dialect.read_each(asked)
+    found = yield Together(asked)
     seqs = [seq for rows in found for (seq,) in rows]
     return seqs if len(seqs) <= most else None
 

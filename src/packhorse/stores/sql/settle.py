@@ -16,7 +16,7 @@ from packhorse.core.policies.uniqueness import at_least_us, record_until_us, res
 from packhorse.core.settlement import Settlement, SettlementKind, Verdict, signalled
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.sql.attachments import delivered_to, keep_counted, wait_for_signal
-from packhorse.stores.sql.dialect import Dialect, Needs, PlanLocks
+from packhorse.stores.sql.dialect import Dialect, Needs, PlanLocks, read_queues
 from packhorse.stores.sql.finish import aftermath
 from packhorse.stores.sql.keys import leave_ready
 from packhorse.stores.sql.lines import gate_text
@@ -31,7 +31,7 @@ from packhorse.stores.sql.rows import (
     read_extra,
     settled_mark,
 )
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 
 #: Only callers can wait for the end of unconstrained jobs.
 _WAITERS: Final = Needs(awaited=True)
@@ -83,7 +83,8 @@ def settle_in_order(
     """
     needs: Needs | None = None
     if stashed is None:
-        needs = yield from dialect.needs()
+        [row] = yield Rows(dialect.sql("aftermath_needed"))
+        needs = Needs(*row)
         stashed = needs.stashed
     if len(settlements) == 1 or not (stashed or any(map(_takes_a_place, settlements))):
         verdict: tuple[Verdict, ...] = yield from _settle_all(dialect, settlements, locks, needs)
@@ -137,6 +138,8 @@ def settle_each(
     ids = dialect.many([one.job_id for one in settlements])
     rows = yield Rows(dialect.sql("settle_rows"), (ids,))
     held = {row[0]: _Held(*row) for row in rows}
+    if any(one.keep_place for one in settlements):
+        yield from dialect.back_in_place()
     verdicts: list[Verdict] = []
     changes: list[dict[str, Any]] = []
     for one in settlements:
@@ -253,7 +256,7 @@ def _standing(
         if one.keep_place:
             return _stand(job, lane, due_us=resolved.due_us)
         [place] = yield from dialect.take_places(1)
-        queues = yield from dialect.queue_rows([job.queue])
+        queues = yield from read_queues(dialect, [job.queue])
         newcomer = Newcomer(job.queue, job.priority, job.tenant)
         rank = yield from rank_of(dialect, newcomer, queues, now_us)
         due_us = resolved.due_us
@@ -299,22 +302,22 @@ def _ending(one: Settlement, job: _Held, status: JobStatus, now_us: int) -> dict
 def _write(dialect: Dialect, changes: Sequence[dict[str, Any]]) -> Steps[None]:
     if not changes:
         return
-    yield ChangeMany(dialect.sql("settle_one"), changes)
+    yield SendMany(dialect.sql("settle_one"), changes)
     completed = CODE[JobStatus.COMPLETED]
     others = [one for one in changes if one["status"] != completed]
     if others:  # only now, which spares completed jobs a write of their row
         seqs = dialect.many([one["seq"] for one in others])
-        yield dialect.write(dialect.sql("attached_mark"), (seqs,))
+        yield Send(dialect.sql("attached_mark"), (seqs,))
     lines = [one for one in others if one["ended"]]
     if lines:
-        yield ChangeMany(dialect.sql("attempt_add"), lines)
+        yield SendMany(dialect.sql("attempt_add"), lines)
     long = [
         {"seq": one["seq"], "attempt": one["attempt"], "kept": HISTORY_EACH_END}
         for one in lines
         if one["attempt"] > 2 * HISTORY_EACH_END
     ]
     if long:
-        yield ChangeMany(dialect.sql("attempts_trim"), long)
+        yield SendMany(dialect.sql("attempts_trim"), long)
 
 
 def _topics(changes: Iterable[dict[str, Any]]) -> list[str]:

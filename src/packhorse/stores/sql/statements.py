@@ -39,14 +39,24 @@ class Change(NamedTuple):
     parameters: Parameters = ()
 
 
-class ChangeMany(NamedTuple):
-    """The same change for many parameters; answered with the number of rows changed on SQLite.
+class Send(NamedTuple):
+    """A change without an answer: PostgreSQL sends it with what comes next."""
 
-    PostgreSQL sends it with what comes next, and answers at once, with None.
-    """
+    text: str
+    parameters: Parameters = ()
+
+
+class SendMany(NamedTuple):
+    """The same change for many parameters, without an answer."""
 
     text: str
     parameters: Sequence[Parameters]
+
+
+class Together(NamedTuple):
+    """Several `Rows` that do not depend on each other, in one round trip; a list of answers."""
+
+    asked: Sequence[Rows]
 
 
 class Now(NamedTuple):

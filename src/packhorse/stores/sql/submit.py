@@ -23,7 +23,7 @@ from packhorse.errors import IdempotencyMismatch, PackhorseError
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.records import RefusedJob
 from packhorse.stores.requests import Submitted
-from packhorse.stores.sql.dialect import Dialect, PlanLocks
+from packhorse.stores.sql.dialect import Dialect, PlanLocks, read_queues
 from packhorse.stores.sql.finish import give_up
 from packhorse.stores.sql.keys import (
     Holder,
@@ -61,7 +61,7 @@ from packhorse.stores.sql.rows import (
     payload_text,
     read_extra,
 )
-from packhorse.stores.sql.statements import NOW
+from packhorse.stores.sql.statements import NOW, Send
 
 
 def submit_general(
@@ -70,7 +70,7 @@ def submit_general(
     """Submit any jobs: as one batch, unless some want keys that another job took before them."""
     for job in jobs:
         payload_text(job)  # binary payloads are refused first
-    queues = yield from dialect.queue_rows(dict.fromkeys([job.queue for job in jobs]))
+    queues = yield from read_queues(dialect, dict.fromkeys([job.queue for job in jobs]))
     drops = any(row.drops for row in queues.values())
     keyed = [job for job in jobs if is_keyed(job)]
     if keyed and (not (yield from never_taken(dialect, keyed)) or drops):
@@ -96,7 +96,7 @@ def _one_by_one(
         answers.append(answer)
     pairs = zip(jobs, answers, strict=True)
     stored = [job for job, (_, again) in pairs if not again]
-    queues = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in stored))
+    queues = yield from read_queues(dialect, dict.fromkeys(job.queue for job in stored))
     yield from refuse_full(dialect, stored, queues, stored=True, held=held)
     shed = yield from _shed_all(dialect, queues, locks)
     statuses = yield from known_jobs(dialect, [job_id for job_id, _ in answers])
@@ -155,7 +155,7 @@ def _admit_together(
 ) -> Steps[list[tuple[str, bool] | RefusedJob]]:
     """Do as `_admit` for a batch of jobs without keys, ignoring the bounds of their queues."""
     known: dict[str, KnownJob] = yield from known_as(dialect, [job.id for job in jobs])
-    rows = yield from dialect.queue_rows(dict.fromkeys(job.queue for job in jobs))
+    rows = yield from read_queues(dialect, dict.fromkeys(job.queue for job in jobs))
     queues = {name: row.unbounded() for name, row in rows.items()}
     answers: list[tuple[str, bool] | RefusedJob] = []
     fresh = []
@@ -190,7 +190,7 @@ def _admit(
     if known:
         return job.id, True
     now_us: int = yield NOW
-    queues = yield from dialect.queue_rows([job.queue])
+    queues = yield from read_queues(dialect, [job.queue])
     if held is None:
         queues = {name: row.unbounded() for name, row in queues.items()}
     else:
@@ -242,12 +242,12 @@ def _rival(
     yield from leave_ready(holder.queue, holder.status)
     met = conflict(job.unique.on_conflict, STATUS[holder.status])
     if met is Conflict.STASH:
-        yield dialect.write(dialect.sql("stash_keep"), (holder.seq, json_text(job)))
+        yield Send(dialect.sql("stash_keep"), (holder.seq, json_text(job)))
     elif met is not Conflict.ANSWER:
-        yield dialect.write(dialect.sql("stash_forget"), (holder.seq,))
+        yield Send(dialect.sql("stash_forget"), (holder.seq,))
         own = {"payload": payload_text(job), "bytes": len(job.payload)}
         replaced = {**own, "now": now_us, "seq": holder.seq}
-        yield dialect.write(dialect.sql("payload_replace"), replaced)
+        yield Send(dialect.sql("payload_replace"), replaced)
         if met is Conflict.RESCHEDULE:
             yield from _reschedule(dialect, holder, job, now_us)
     return holder.id, now_us
@@ -258,22 +258,22 @@ def _reschedule(dialect: Dialect, holder: Holder, job: NewJob, now_us: int) -> S
     due_us = due_us_of(job, now_us)
     where = {"lane": int(Lane.WAITING), "rank": due_us, "place": holder.seq, "due_us": due_us}
     row = {"status": CODE[JobStatus.PENDING], "now": now_us, "seq": holder.seq}
-    yield dialect.write(dialect.sql("reschedule"), {**where, **row})
+    yield Send(dialect.sql("reschedule"), {**where, **row})
     if status_at_submit(due_us, now_us) is JobStatus.QUEUED:  # as one that was not ready before
         where["lane"] = int(Lane.SUSPECT if holder.suspect else Lane.READY)
-        queues = yield from dialect.queue_rows([holder.queue])
+        queues = yield from read_queues(dialect, [holder.queue])
         newcomer = Newcomer(holder.queue, holder.priority, holder.tenant)
         where["rank"] = yield from rank_of(dialect, newcomer, queues, now_us)
         [where["place"]] = yield from dialect.take_places(1)
         row["status"] = CODE[JobStatus.QUEUED]
-        yield dialect.write(dialect.sql("reschedule"), {**where, **row})
+        yield Send(dialect.sql("reschedule"), {**where, **row})
     yield from join_lines(dialect, [holder.seq])
     yield Wake(f"queue:{holder.queue}")
 
 
 def _shed_all(dialect: Dialect, names: Iterable[str], locks: PlanLocks) -> Steps[list[str]]:
     """Shed the least urgent jobs, latest first, from each queue that drops and holds too many."""
-    queues = yield from dialect.queue_rows(names)
+    queues = yield from read_queues(dialect, names)
     shed: list[str] = []
     for name, row in queues.items():
         if row.drops:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,7 @@ from packhorse.core.policies.uniqueness import Identity
 from packhorse.stores.plan import Plan, Steps, Wake, planned
 from packhorse.stores.requests import TaskSettings
 from packhorse.stores.sql.attachments import attachment_rows, read_attachments
-from packhorse.stores.sql.dialect import Dialect
+from packhorse.stores.sql.dialect import Dialect, read_queues
 from packhorse.stores.sql.keys import Holder, holder_of, take_keys
 from packhorse.stores.sql.limit_state import count_bytes, task_settings
 from packhorse.stores.sql.lines import join_lines, line_of, order_line_of
@@ -37,7 +37,7 @@ from packhorse.stores.sql.rows import (
     trace_of,
 )
 from packhorse.stores.sql.search import CONDITIONS
-from packhorse.stores.sql.statements import NOW, ChangeMany, Rows
+from packhorse.stores.sql.statements import NOW, Rows, Send, SendMany
 from packhorse.stores.transfer import (
     CarriedJob,
     CarriedPage,
@@ -59,11 +59,10 @@ _KEPT_NAMES: Final = (
 
 
 class SqlTransfer:
-    """See `TransferStore`. `go_back` runs when jobs take places that claims have passed."""
+    """See `TransferStore`."""
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._go_back = go_back
 
     @planned(writes=False)
     def copied(self) -> Steps[Copied | None]:
@@ -73,9 +72,9 @@ class SqlTransfer:
     @planned()
     def mark(self, copied: Copied | None) -> Steps[None]:
         yield from self._dialect.lock_all()
-        yield self._dialect.write(self._dialect.sql("copied_forget"))
+        yield Send(self._dialect.sql("copied_forget"))
         if copied is not None:
-            yield self._dialect.write(self._dialect.sql("copied_keep"), (copied.to, copied.at_us))
+            yield Send(self._dialect.sql("copied_keep"), (copied.to, copied.at_us))
         yield from self._dialect.settings_changed()
 
     def carry_out(self, *, after: str | None, limit: int) -> Plan[CarriedPage]:
@@ -103,7 +102,7 @@ class SqlTransfer:
 
     def carry_in(self, jobs: Sequence[CarriedJob]) -> Plan[tuple[CarryAnswer, ...]]:
         given = tuple(jobs)
-        return Plan("carry_in", lambda: carry_in_steps(self._dialect, given, self._go_back))
+        return Plan("carry_in", lambda: carry_in_steps(self._dialect, given))
 
     @planned()
     def exchange(self, job_id: str, texts: Mapping[str, str]) -> Steps[bool]:
@@ -111,11 +110,11 @@ class SqlTransfer:
         dialect = self._dialect
         rows = yield Rows(dialect.sql("attaching_row"), (job_id,))
         if rows and pairs:
-            yield ChangeMany(dialect.sql("exchange_payload"), pairs)
-            yield ChangeMany(dialect.sql("exchange_job"), pairs)
-            yield ChangeMany(dialect.sql("exchange_history"), pairs)
-            yield ChangeMany(dialect.sql("exchange_attached"), pairs)
-            yield dialect.write(dialect.sql("bytes_again"), (job_id,))
+            yield SendMany(dialect.sql("exchange_payload"), pairs)
+            yield SendMany(dialect.sql("exchange_job"), pairs)
+            yield SendMany(dialect.sql("exchange_history"), pairs)
+            yield SendMany(dialect.sql("exchange_attached"), pairs)
+            yield Send(dialect.sql("bytes_again"), (job_id,))
         return bool(rows)
 
     def _chosen(self, condition: str) -> str:
@@ -198,9 +197,7 @@ _AS_CARRIED: Final = (
 )
 
 
-def carry_in_steps(
-    dialect: Dialect, jobs: Sequence[CarriedJob], go_back: Callable[[], Steps[None]]
-) -> Steps[tuple[CarryAnswer, ...]]:
+def carry_in_steps(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[tuple[CarryAnswer, ...]]:
     """Store all new jobs together; see `TransferStore.carry_in`."""
     locks = yield from dialect.go_alone()
     answers: tuple[CarryAnswer, ...] = yield from _decide(dialect, jobs)
@@ -208,13 +205,13 @@ def carry_in_steps(
     chosen = [job for job, answer in pairs if answer is CarryAnswer.CARRIED]
     if not chosen:
         return answers
-    queues = yield from dialect.queue_rows({one.job.queue: None for one in chosen})
+    queues = yield from read_queues(dialect, {one.job.queue: None for one in chosen})
     rows: list[dict[str, Any]] = yield from _rows(dialect, chosen, queues)
     names, given = ", ".join(rows[0]), ", ".join([f":{name}" for name in rows[0]])
-    yield ChangeMany(dialect.sql("carry_in", names=names, given=given), rows)
+    yield SendMany(dialect.sql("carry_in", names=names, given=given), rows)
     counted = [one.job.id for one in chosen if queues[one.job.queue].counts_bytes]
     yield from count_bytes(dialect, counted)
-    yield dialect.write(dialect.sql("carry_numbers"), (highest_number(chosen),))
+    yield Send(dialect.sql("carry_numbers"), (highest_number(chosen),))
     yield from _index(dialect, chosen, [row["seq"] for row in rows])
     for one in chosen:
         yield from take_keys(dialect, one.job.id, keys_of(one))
@@ -223,11 +220,13 @@ def carry_in_steps(
     own = zip([one.job for one in chosen], lined, strict=True)
     yield from locks.mark_lined(own, queues)
     yield from dialect.settings_changed()
-    yield from join_lines(dialect, [row["seq"] for row in rows if row["lane"] == Lane.READY])
+    ready = [row["seq"] for row in rows if row["lane"] == Lane.READY]
+    if ready:
+        yield from dialect.back_in_place()
+    yield from join_lines(dialect, ready)
     lines = sorted({row["order_line"] for row in rows if row["order_line"] is not None})
     behind = dialect.sql("order_behind", chosen="order_line {in_texts ?}")
-    yield dialect.write(behind, (dialect.many(lines),))
-    yield from go_back()
+    yield Send(behind, (dialect.many(lines),))
     for queue in queues:
         yield Wake(f"queue:{queue}")
     return answers
@@ -337,20 +336,20 @@ def _index(dialect: Dialect, jobs: Sequence[CarriedJob], seqs: Sequence[int]) ->
         if one.status is not JobStatus.COMPLETED or line.attempt < one.counters.attempts
     ]
     if lines:
-        yield ChangeMany(dialect.sql("attempt_add"), lines)
+        yield SendMany(dialect.sql("attempt_add"), lines)
     for one, seq in zip(jobs, seqs, strict=True):
         kept = attachment_rows(seq, one.attached, one.fence)
         if kept:
             yield from dialect.keep_attached(kept)
         if one.stashed is not None:
-            yield dialect.write(dialect.sql("stash_keep"), (seq, json_text(one.stashed)))
+            yield Send(dialect.sql("stash_keep"), (seq, json_text(one.stashed)))
 
 
 def _pass_on_passes(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[None]:
     """Raise the last passes of tenants to those of the carried jobs."""
     dealing = [one for one in jobs if deals_passes(one)]
     for queue in dict.fromkeys(one.job.queue for one in dealing):
-        yield dialect.write(dialect.sql("queue_tenanted"), (queue,))
+        yield Send(dialect.sql("queue_tenanted"), (queue,))
     passes = [
         {
             "queue": one.job.queue,
@@ -362,4 +361,4 @@ def _pass_on_passes(dialect: Dialect, jobs: Sequence[CarriedJob]) -> Steps[None]
         if one.standing is not None and one.standing.aged is None
     ]
     if passes:
-        yield ChangeMany(dialect.sql("carry_passes"), passes)
+        yield SendMany(dialect.sql("carry_passes"), passes)

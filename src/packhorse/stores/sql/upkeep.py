@@ -6,7 +6,7 @@ Each verb of upkeep reads first, and locks only if there is something to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from packhorse.core.job import DeadReason
@@ -23,29 +23,22 @@ from packhorse.stores.sql.promote import promote_queue
 from packhorse.stores.sql.records import expired_records, forget_records
 from packhorse.stores.sql.rows import Lane, read_options, read_worker, retention_of
 from packhorse.stores.sql.settle import settle_each
-from packhorse.stores.sql.statements import NOW, Change, Rows
+from packhorse.stores.sql.statements import NOW, Change, Rows, Send, Together
 
 
 class SqlLeases:
-    """See `LeaseStore`. `go_back` runs when jobs return to places that claims have passed."""
+    """See `LeaseStore`."""
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._go_back = go_back
 
     @planned()
     def leave(self, worker: str) -> Steps[int]:
         yield from self._dialect.lock_all()
-        released: int = yield from self._release_all(worker)
-        yield self._dialect.write(self._dialect.sql("lease_leave"), (worker,))
+        released: int = yield from release_unknown(self._dialect, worker, set())
+        yield Send(self._dialect.sql("lease_leave"), (worker,))
         yield from self._dialect.outlast_claims()
-        return released + (yield from self._release_all(worker))
-
-    def _release_all(self, worker: str) -> Steps[int]:
-        now_us: int = yield NOW
-        yield from self._go_back()
-        released: int = yield from release_unknown(self._dialect, worker, set(), now_us)
-        return released
+        return released + (yield from release_unknown(self._dialect, worker, set()))
 
     @planned(writes=False)
     def cancelled(self, worker: str) -> Steps[tuple[str, ...]]:
@@ -73,10 +66,9 @@ class SqlLeases:
         return tuple(read_worker(self._dialect.listed, row, now_us) for row in rows)
 
 
-def release_unknown(
-    dialect: Dialect, worker: str, known: set[tuple[str, int]], now_us: int
-) -> Steps[int]:
+def release_unknown(dialect: Dialect, worker: str, known: set[tuple[str, int]]) -> Steps[int]:
     """Release jobs that the store counts as held and the worker does not know; return how many."""
+    now_us: int = yield NOW
     rows = yield Rows(dialect.sql("held_rows"), (worker,))
     lost = [
         release_unbegun(job_id, fence, retention_of(settings))
@@ -110,11 +102,10 @@ _CLOSINGS_MAX: Final = 1000
 
 
 class SqlUpkeep:
-    """See `UpkeepStore`. `go_back` runs when jobs return to places that claims have passed."""
+    """See `UpkeepStore`."""
 
-    def __init__(self, dialect: Dialect, go_back: Callable[[], Steps[None]]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._go_back = go_back
 
     def promote(self, *, limit: int) -> Plan[int]:
         def look() -> Steps[int | None]:
@@ -161,8 +152,6 @@ class SqlUpkeep:
             share = max(1, limit // len(queues))
             promoted += yield from promote_queue(dialect, queue, now_us, limit=share)
             yield Wake(f"queue:{queue}")
-        if promoted:
-            yield from self._go_back()
         yield from _try_gates(dialect)
         return promoted
 
@@ -173,8 +162,8 @@ class SqlUpkeep:
         known = yield from _found(dialect, "parked_known", limit)
         if known:
             again = [seq for seq, _ in known]
-            yield from self._go_back()
-            yield dialect.write_each(dialect.sql("parked_ready"), again, now_us)
+            yield from dialect.back_in_place()
+            yield Send(dialect.sql("parked_ready"), {"seqs": dialect.many(again), "now": now_us})
             yield from join_lines(dialect, again)
         for queue in dict.fromkeys(queue for _, queue in known):
             yield Wake(f"queue:{queue}")
@@ -182,7 +171,8 @@ class SqlUpkeep:
         dead = yield from give_up(dialect, forgotten, DeadReason.UNKNOWN_TASK, now_us)
         unknown = yield from _unknown(dialect, limit)
         if unknown:
-            yield dialect.write_each(dialect.sql("park"), [seq for seq, _ in unknown], now_us)
+            seqs = dialect.many([seq for seq, _ in unknown])
+            yield Send(dialect.sql("park"), {"seqs": seqs, "now": now_us})
         return Parked(tuple(sorted({task for _, task in unknown})), dead)
 
 
@@ -199,7 +189,7 @@ def _try_gates(dialect: Dialect) -> Steps[None]:
     round trips.
     """
     most = (_GATES_TRIED_MAX,)
-    lines, gates = yield from dialect.read_each(
+    lines, gates = yield Together(
         [Rows(dialect.sql("order_lines"), most), Rows(dialect.sql("gates_held"), most)]
     )
     if lines:
@@ -215,7 +205,7 @@ def _expire(dialect: Dialect, limit: int) -> Steps[tuple[str, ...]]:
     overdue = yield from _found(dialect, "deadlines_passed", limit)
     dead: tuple[str, ...] = yield from give_up(dialect, overdue, DeadReason.EXPIRED, now_us)
     forgotten = {"now": now_us, "limit": _DEADLINES_MAX}
-    yield dialect.write(dialect.sql("deadline_forget"), forgotten)
+    yield Send(dialect.sql("deadline_forget"), forgotten)
     return dead
 
 
@@ -246,11 +236,12 @@ def _prune_jobs(dialect: Dialect, limit: int) -> Steps[int]:
     kept = [seq for seq, _, for_group in rows if for_group]
     if kept:
         now_us: int = yield NOW
-        yield dialect.write_each(dialect.sql("member_keep"), kept, now_us + KEPT_US)
+        until = {"seqs": dialect.many(kept), "until": now_us + KEPT_US}
+        yield Send(dialect.sql("member_keep"), until)
     yield from remove_steps(dialect, [seq for seq, whole, held in rows if whole and not held])
     fading = [seq for seq, whole, held in rows if not (whole or held)]
     if fading:
-        yield dialect.write_each(dialect.sql("result_drop"), fading)
+        yield Send(dialect.sql("result_drop"), (dialect.many(fading),))
     return len(rows) - len(kept)
 
 
@@ -269,7 +260,7 @@ def _forget_closings(dialect: Dialect) -> Steps[None]:
     rows = yield from _found(dialect, "shut_passed", _CLOSINGS_MAX)
     if rows:
         gates = dialect.many([gate for (gate,) in rows])
-        yield dialect.write(dialect.sql("shut_forget"), (gates,))
+        yield Send(dialect.sql("shut_forget"), (gates,))
         yield from dialect.settings_changed()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ import msgspec
 
 from packhorse.core.job import Job, JobStatus, NewJob, Priority
 from packhorse.core.policies.attachments import Attaching
-from packhorse.core.policies.gates import Gate, JobKeys
 from packhorse.core.settlement import Settlement
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import ClaimRequest
@@ -23,27 +22,23 @@ from packhorse.stores.sql.dialect import (
     Column,
     Dialect,
     HeldJob,
-    Needs,
+    Neighbours,
     PlanLocks,
-    Promoted,
-    read_queues,
 )
-from packhorse.stores.sql.lines import ORDER_LINE, wake_queues
+from packhorse.stores.sql.new_jobs import due_us_of
 from packhorse.stores.sql.rows import (
     AGED,
     CODE,
     COUNTED_MIN,
     RANK_PER_PRIORITY,
     STATUS_OF,
-    Lane,
+    Extra,
     QueueRow,
+    json_text,
+    payload_text,
+    trace_of,
 )
-from packhorse.stores.sql.statements import Change, ChangeMany, Parameters, Rows
-from packhorse.stores.sqlite.rows import (
-    extra_of,
-    insert_rows,
-    keep_bodies,
-)
+from packhorse.stores.sql.statements import NOW, Change, Rows, SendMany, Together
 from packhorse.stores.sqlite.statements import queries, sql
 
 _jobs: Final = msgspec.json.Decoder(list[Job])
@@ -64,9 +59,6 @@ def _take_jobs(request: ClaimRequest, chosen: Mapping[str, Any]) -> Steps[list[J
     text = sql("claim_numbers", next=following.text)
     [(seqs,)] = yield Rows(text, following.parameters)
     return [] if seqs == "[]" else (yield from _handed(seqs, chosen))
-
-
-_candidates: Final = partial(candidates, queries)
 
 
 def _hand_over_jobs(seqs: Sequence[int], chosen: Mapping[str, Any]) -> Steps[list[Job]]:
@@ -107,9 +99,9 @@ def _complete_jobs(completed: Sequence[Settlement], now_us: int) -> Steps[int]:
     for (fence, keep_us, result_keep_us), results in groups.items():
         kept = {"fence": fence, "now": now_us, "keep_us": keep_us, "results_us": result_keep_us}
         large = [key for key, result in results.items() if result and len(result) > _RESULT_LARGE]
-        if large:
-            alone = [{"id": key, "result": results.pop(key), **kept} for key in large]
-            applied += yield ChangeMany(sql("settle_completed", done=_OF_ONE), alone)
+        for key in large:
+            alone = {"id": key, "result": results.pop(key), **kept}
+            applied += yield Change(sql("settle_completed", done=_OF_ONE), alone)
         given = {"results": _many(results), **kept}
         applied += yield Change(sql("settle_completed", done=_OF_BATCH), given)
     return applied
@@ -177,12 +169,70 @@ _OLDEST_WINDOW: Final = 10_000
 _OLDEST_SOME: Final = 500
 
 
-def nothing() -> Steps[None]:
-    """No steps."""
-    yield from ()
+def extra_of(job: NewJob) -> str | None:
+    """Return the column for rare fields; None for most jobs."""
+    if not (
+        job.tags
+        or job.options
+        or job.upstream_request_id
+        or job.created_by
+        or job.unique
+        or job.idempotency
+    ):
+        return None
+    wishes = (job.tags, job.options, job.upstream_request_id, job.created_by)
+    return json_text(Extra(*wishes, job.unique, job.idempotency))
 
 
-class _OneWriter:
+#: Characters of a payload that lies in its row; longer ones would be written again by each claim.
+LARGE: Final = 2000
+#: Rows in one insert: enough to spread the cost of a statement, below SQLite's parameter limit.
+_INSERTED_MAX: Final = 50
+_COLUMNS: Final = 19
+
+
+def _insert_rows(
+    jobs: Sequence[NewJob],
+    seqs: Sequence[int],
+    where: Sequence[tuple[int, int, int]],
+    now_us: int,
+) -> Steps[int]:
+    """Insert the jobs whose id is new; return how many. `keep_bodies` adds large payloads."""
+    apart = any(len(job.payload) > LARGE for job in jobs)
+    if apart:
+        [(apart,)] = yield Rows(sql("bodies_known"), (now_us,))
+    rows = [
+        (
+            *(seq, job.id, job.task, job.queue, *stands, seq, job.priority, due_us_of(job, now_us)),
+            *(now_us, now_us, now_us, job.timeout_us, job.deadline_us, job.tenant),
+            *(trace_of(job), extra_of(job)),
+            "" if apart and len(job.payload) > LARGE else payload_text(job),
+        )
+        for seq, job, stands in zip(seqs, jobs, where, strict=True)
+    ]
+    inserted = 0
+    for start in range(0, len(rows), _INSERTED_MAX):
+        chunk = rows[start : start + _INSERTED_MAX]
+        inserted += yield Change(_insert(len(chunk)), tuple(chain.from_iterable(chunk)))
+    return inserted
+
+
+@cache
+def _insert(rows: int) -> str:
+    row = "(" + ", ".join("?" * _COLUMNS) + ")"
+    return sql("submit", rows=", ".join([row] * rows))
+
+
+def _keep_bodies(jobs: Sequence[NewJob]) -> Steps[None]:
+    """Move the large payloads of jobs just stored beside their rows."""
+    large = [job for job in jobs if len(job.payload) > LARGE]
+    if large:  # the rows first: the pages they free are there for the bodies
+        cut = {"ids": _many([job.id for job in large]), "size": LARGE, "now": (yield NOW)}
+        yield Change(sql("payloads_cut"), cut)
+        yield SendMany(sql("body_keep"), [(payload_text(job), job.id) for job in large])
+
+
+class _OneWriter(PlanLocks):
     """A transaction that writes has the whole store for itself."""
 
     alone = True
@@ -191,9 +241,7 @@ class _OneWriter:
 
     def enter(self, *asked: Rows, claims: Sequence[str] = ()) -> Steps[list[list[Any]]]:
         del claims
-        found: list[list[Any]] = []
-        for rows in asked:
-            found += [(yield rows)]
+        found: list[list[Any]] = yield Together(asked)
         return found
 
     def allow(self, queues: Iterable[str]) -> None:
@@ -202,32 +250,20 @@ class _OneWriter:
     def go_alone(self) -> None:
         pass
 
-    def mark_lined(
-        self, jobs: Iterable[tuple[JobKeys, bool]], queues: Mapping[str, QueueRow]
-    ) -> Steps[None]:
-        del jobs, queues
-        return nothing()
 
-    def asks_gates(self, queue: str) -> bool:  # noqa: ARG002 - any
-        return True
-
-    def covers(self, gate: Gate) -> bool:  # noqa: ARG002 - any
-        return True
-
-
-class _Sqlite:
+class _Sqlite(Neighbours):
     """See `Dialect`."""
 
     beside_jobs = (
         *((table, "seq") for table in ("attempts", "tags", "interests", "keys", "stash")),
         *(("attachments", "seq"), ("bodies", "job_seq")),
     )
+    queries = queries
     sql = staticmethod(sql)
     many = staticmethod(_many)
-    insert_rows = staticmethod(insert_rows)
-    keep_bodies = staticmethod(keep_bodies)
+    insert_rows = staticmethod(_insert_rows)
+    keep_bodies = staticmethod(_keep_bodies)
     take = staticmethod(_take_jobs)
-    candidates = staticmethod(_candidates)
     hand_over = staticmethod(_hand_over_jobs)
     complete = staticmethod(_complete_jobs)
     counted = staticmethod(_counted_jobs)
@@ -238,17 +274,8 @@ class _Sqlite:
     def listed(self, value: str) -> tuple[str, ...]:
         return msgspec.json.decode(value, type=tuple[str, ...])
 
-    def read_each(self, asked: Sequence[Rows]) -> Steps[list[list[Any]]]:
-        return ONE_WRITER.enter(*asked)
-
-    def write(self, text: str, parameters: Parameters = ()) -> Change:
-        return Change(text, parameters)
-
-    def write_each(self, text: str, seqs: Sequence[int], now_us: int | None = None) -> ChangeMany:
-        return ChangeMany(text, [{"seq": seq, "now": now_us} for seq in seqs])
-
-    def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> ChangeMany:
-        return ChangeMany(text, rows)
+    def write_rows(self, text: str, rows: Sequence[Mapping[str, Any]]) -> SendMany:
+        return SendMany(text, rows)
 
     def keep_attached(self, rows: Sequence[AttachedRow]) -> Steps[None]:
         """Write many rows per statement, which costs half as much."""
@@ -294,9 +321,6 @@ class _Sqlite:
         last = max([row.last for row in queues.values()])
         return range(last + 1, last + 1 + len(jobs))
 
-    def queue_rows(self, queues: Iterable[str]) -> Steps[dict[str, QueueRow]]:
-        return read_queues(sql, _many(list(queues)))
-
     def oldest_ready(
         self, queues: Collection[str], most: int | None = None
     ) -> Steps[dict[str, dict[int, int]]]:
@@ -317,40 +341,11 @@ class _Sqlite:
 
     # ------------------------------------------------------------------------------------ moves
 
-    def back_in_place(self) -> Steps[None]:
-        yield from ()  # claims always begin at the first place
-
-    def promote(self, jobs: Sequence[Promoted], now_us: int) -> ChangeMany:
-        rows = [
-            {
-                "seq": one.seq,
-                "lane": Lane.SUSPECT if one.suspect else Lane.READY,
-                "rank": one.rank,
-                "place": one.place,
-                "now": now_us,
-            }
-            for one in jobs
-        ]
-        return ChangeMany(sql("promote"), rows)
-
     def shut_until(self, gate: str, task: str, until_us: int) -> Steps[None]:
         del task  # the name of the gate has it
         yield Change(sql("shut_until"), (gate, until_us))
 
     # ------------------------------------------------------------------------------------- ends
-
-    def needs(self) -> Steps[Needs]:
-        [row] = yield Rows(sql("aftermath_needed"))
-        return Needs(*row)
-
-    def over(self, column: Column, values: Sequence[int | str]) -> Rows:
-        return Rows(sql("aftermath", column=column), (_many(list(values)),))
-
-    def advance_after(self, column: Column, values: Sequence[int | str]) -> Steps[None]:
-        """Use one statement, however many jobs there are."""
-        given = {**ORDER_LINE, "values": _many(list(values))}
-        rows = yield Rows(sql("order_advance_after", column=column), given)
-        yield from wake_queues(rows)
 
     def holding(self, gates: Sequence[str], tasks: Sequence[str]) -> Steps[list[tuple[str]]]:
         del tasks  # jobs that wait for them are blocked by a gate
@@ -366,23 +361,9 @@ class _Sqlite:
 
     # ------------------------------------------------------------------------------- neighbours
 
-    def lock_all(self) -> Steps[None]:
-        return nothing()
-
-    def outlast_claims(self) -> Steps[None]:
-        return nothing()  # a claim reads what it decides by once it is the writer
-
     def go_alone(self) -> Steps[PlanLocks]:
         yield from ()
         return ONE_WRITER
-
-    def lock_records(self, names: Sequence[str]) -> Steps[None]:
-        del names
-        return nothing()
-
-    def settings_changed(self, task: str | None = None) -> Steps[None]:
-        del task
-        return nothing()
 
 
 ONE_WRITER: Final[PlanLocks] = _OneWriter()

@@ -17,13 +17,8 @@ from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
-from packhorse.stores.intake import IntakeRequest, read_request
 from packhorse.stores.plan import Plan, Steps, Wake
-from packhorse.stores.records import RefusedJob
-from packhorse.stores.sql.intake import admit_requests
-from packhorse.stores.sql.records import reject
-from packhorse.stores.sql.rows import RANK_PER_PRIORITY
-from packhorse.stores.sql.statements import Change, ChangeMany, Now, Rows
+from packhorse.stores.sql.statements import Change, Now, Rows, Send, SendMany, Together
 from packhorse.stores.sqlite.connection import (
     FAILURES,
     LOCKED,
@@ -33,7 +28,7 @@ from packhorse.stores.sqlite.connection import (
     file_at,
     translated,
 )
-from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
+from packhorse.stores.sqlite.intake import unload
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit
 
@@ -233,7 +228,7 @@ class PlanRunner(OneConnection):
             # The job is stored even if this fails; then the next plan unloads.
             with suppress(sqlite3.Error):
                 wakes: list[str] = []
-                self._transact(lambda one: self._unload(one, wakes), writes=True)
+                self._transact(lambda one: unload(one, self._answered, wakes), writes=True)
                 parts.send(wakes)
         return answer
 
@@ -248,7 +243,7 @@ class PlanRunner(OneConnection):
                 if topic not in wakes:
                     wakes.append(topic)
                 if (cursor.lastrowid or 0) >= INTAKE_MAX:
-                    self._unload(connection, wakes)
+                    unload(connection, self._answered, wakes)
                 return answer
         return self.run_steps(connection, plan.steps, wakes)
 
@@ -257,7 +252,7 @@ class PlanRunner(OneConnection):
     ) -> T:
         """Run steps in a transaction, after unloading the intake; note topics to wake after it."""
         if is_loaded(connection):
-            self._unload(connection, wakes)
+            unload(connection, self._answered, wakes)
         return self._answered(connection, steps(), wakes)
 
     def _answered(self, connection: sqlite3.Connection, steps: Steps[T], wakes: list[str]) -> T:
@@ -271,53 +266,14 @@ class PlanRunner(OneConnection):
                 result: T = done.value
                 return result
             kind = type(step)
-            if kind is Rows:
-                answer = connection.execute(step.text, step.parameters).fetchall()
-            elif kind is Change:
-                answer = connection.execute(step.text, step.parameters).rowcount
-            elif kind is ChangeMany:
-                answer = connection.executemany(step.text, step.parameters).rowcount
-            elif kind is Now:
+            if kind is Now:
                 answer = now_us = now_us or self._parts.clock.now_us()
             elif kind is Wake:
                 answer = None
                 if step.topic not in wakes:
                     wakes.append(step.topic)
             else:
-                raise TypeError(f"a SQLite plan cannot ask for {step!r}")
-
-    def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
-        """Give the jobs of the intake numbers and places, then admit requests of users."""
-        (last,) = connection.execute(sql("intake_last")).fetchone()
-        connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
-        connection.execute(sql("intake_empty"))
-        if requests := connection.execute(sql("intake_waiting")).fetchall():
-            self._admit(connection, wakes, [read_request(text, at_us) for at_us, text in requests])
-            connection.execute(sql("intake_admitted"))
-
-    def _admit(
-        self, connection: sqlite3.Connection, wakes: list[str], requests: Sequence[IntakeRequest]
-    ) -> None:
-        """Admit requests of users' transactions; reject what fails, so that plans go on."""
-        own = list(wakes)
-        connection.execute("savepoint admission")
-        admitting = admit_requests(SQLITE, requests, ONE_WRITER)
-        try:
-            self._answered(connection, admitting, own)
-        except sqlite3.Error:
-            raise
-        except Exception as error:  # noqa: BLE001 - retried one by one, then kept with the job
-            connection.execute("rollback to admission")
-            if len(requests) > 1:
-                for one in requests:
-                    self._admit(connection, wakes, [one])
-            elif requests[0].job is not None:
-                refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
-                rejecting = reject(SQLITE, requests[0].job, refused, ONE_WRITER)
-                self._answered(connection, rejecting, wakes)
-        else:
-            wakes[:] = own
-        connection.execute("release admission")
+                answer = _asked(connection, step)
 
     def _run_in_savepoint(
         self, connection: sqlite3.Connection, plan: Plan[Any], wakes: list[str]
@@ -392,3 +348,22 @@ class PlanRunner(OneConnection):
 def is_loaded(connection: sqlite3.Connection) -> bool:
     """Whether jobs wait in the intake, or requests of users' transactions."""
     return connection.execute(sql("intake_any")).fetchone() is not None
+
+
+def _asked(connection: sqlite3.Connection, step: Any) -> Any:
+    """Run the statements of a step, and return its answer."""
+    kind = type(step)
+    answer: Any = None
+    if kind is Rows:
+        answer = connection.execute(step.text, step.parameters).fetchall()
+    elif kind is Change:
+        answer = connection.execute(step.text, step.parameters).rowcount
+    elif kind is Send:
+        connection.execute(step.text, step.parameters)
+    elif kind is SendMany:
+        connection.executemany(step.text, step.parameters)
+    elif kind is Together:
+        answer = [_asked(connection, one) for one in step.asked]
+    else:
+        raise TypeError(f"a SQLite plan cannot ask for {step!r}")
+    return answer

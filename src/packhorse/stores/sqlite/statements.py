@@ -18,7 +18,6 @@ _FRAGMENTS: Final = MappingProxyType(
         "is": "is",
         "text": "{0}",
         "number": "{0}",
-        "each": "= {0}",
         "in_texts": _LISTED,
         "in_numbers": _LISTED,
         "in_column": _LISTED,

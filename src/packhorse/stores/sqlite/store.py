@@ -43,14 +43,14 @@ from packhorse.stores.sqlite.connection import (
     file_at,
     translated,
 )
-from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE, nothing
+from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
+from packhorse.stores.sqlite.intake import SqliteIntake
 from packhorse.stores.sqlite.migrate import is_migrated, migrate
 from packhorse.stores.sqlite.runner import PlanRunner, RunnerParts
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import short_submit, submit_steps, waiting_job
 from packhorse.stores.sqlite.threads import LocalRunner, OwnerThread
 from packhorse.stores.sqlite.transactions import SqliteTransactions
-from packhorse.stores.sqlite.user_requests import SqliteIntake
 from packhorse.stores.sqlite.wakeups import SqliteWakeups
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class SqliteLeases(SqlLeases):
             yield Change(sql("holds_move"), moved)
         released = 0
         if renewal.held is not None:
-            released = yield from release_unknown(SQLITE, renewal.worker, set(renewal.held), now_us)
+            released = yield from release_unknown(SQLITE, renewal.worker, set(renewal.held))
         lapsed = before_us is None or before_us <= now_us
         return Renewed(expires_us, now_us, lapsed, released)
 
@@ -151,11 +151,11 @@ class SqliteStore:
         self.label = f"sqlite:///{settings.path}"
         self.works_apart = False
         self.jobs = SqliteJobs(SQLITE, lambda: ONE_WRITER)
-        self.leases = SqliteLeases(SQLITE, nothing)
+        self.leases = SqliteLeases(SQLITE)
         self.queues = SqlQueues(SQLITE)
-        self.upkeep = SqlUpkeep(SQLITE, nothing)
+        self.upkeep = SqlUpkeep(SQLITE)
         self.inspection = SqliteInspection(SQLITE)
-        self.transfer = SqlTransfer(SQLITE, nothing)
+        self.transfer = SqlTransfer(SQLITE)
         self.attachments = SqlAttachments(SQLITE)
         self.records = SqliteRecords(SQLITE, lambda _: ONE_WRITER)
         self.journal = SqlJournal(SQLITE, lambda _: ONE_WRITER)

@@ -20,12 +20,12 @@ from packhorse.core.job import JobStatus, NewJob
 from packhorse.core.lifecycle import status_at_submit
 from packhorse.stores.plan import Steps, Wake
 from packhorse.stores.requests import Submitted
+from packhorse.stores.sql.dialect import read_queues
 from packhorse.stores.sql.new_jobs import due_us_of, fresh_answer, known_jobs, refuse_known
 from packhorse.stores.sql.rows import CODE, RANK_PER_PRIORITY, RECORD_COLUMNS, Lane, payload_text
 from packhorse.stores.sql.statements import NOW, Change, Parameters, Rows
 from packhorse.stores.sql.submit import submit_general
-from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
-from packhorse.stores.sqlite.rows import LARGE, extra_of
+from packhorse.stores.sqlite.dialect import LARGE, ONE_WRITER, SQLITE, extra_of
 from packhorse.stores.sqlite.statements import sql
 
 
@@ -48,7 +48,7 @@ def submit_steps(jobs: Sequence[NewJob], *, ids_are_new: bool) -> Steps[tuple[Su
 def _store_alike(batch: Alike, *, ids_are_new: bool) -> Steps[tuple[Submitted, ...] | None]:
     """Store jobs that are alike; None if their queue has constraints or an id is known."""
     first, now_us = batch.first, (yield NOW)
-    queues = yield from SQLITE.queue_rows([first.queue])
+    queues = yield from read_queues(SQLITE, [first.queue])
     row = queues[first.queue]
     if row.constraints:
         return None

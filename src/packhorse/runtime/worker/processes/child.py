@@ -35,6 +35,7 @@ from packhorse.core.job import Progress
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Outcome
 from packhorse.errors import ConfigError, UsageError
+from packhorse.runtime.supervisor.messages import encode
 from packhorse.runtime.supervisor.posix import (
     adopt_orphans,
     child_pids,
@@ -44,12 +45,13 @@ from packhorse.runtime.supervisor.posix import (
     reaped,
 )
 from packhorse.runtime.worker.attempt import Attempt, Ending, Stage
-from packhorse.runtime.worker.contexts import StoreHost, breaker_book
+from packhorse.runtime.worker.contexts import StoreHost, breaker_book, made_context
 from packhorse.runtime.worker.executor import Executor
 from packhorse.runtime.worker.handlers import HandlerBook
 from packhorse.runtime.worker.hooks import Instruments, entered
 from packhorse.runtime.worker.outcomes import described
 from packhorse.runtime.worker.processes.messages import (
+    READ_TO,
     Broken,
     Cancel,
     LeaseGone,
@@ -58,11 +60,10 @@ from packhorse.runtime.worker.processes.messages import (
     Ready,
     Run,
     Setup,
+    ToProcess,
     Where,
     Whereabouts,
     done,
-    encode,
-    read_to_process,
 )
 from packhorse.runtime.worker.recycling import alarm, memory_mib
 from packhorse.runtime.worker.runners import leave_copy
@@ -177,15 +178,8 @@ class _Process:
         handlers, resources = HandlerBook(app.registry, {}, SECOND_US), _AppResources(app)
 
         def context(attempt: Attempt) -> Context:
-            return Context(
-                attempt.job,
-                _ProcessHost(self, attempt, resources),
-                worker=setup.worker,
-                worker_id=attempt.handler.worker_id,
-                state=state,
-                tools=attempt.handler.tools,
-                max_tokens=attempt.handler.max_tokens,
-            )
+            host = _ProcessHost(self, attempt, resources)
+            return made_context(attempt, host, setup.worker, state)
 
         executor = Executor(context, app.places)
         instruments = Instruments(app._instruments, _complain)  # noqa: SLF001 - for workers alone
@@ -246,14 +240,14 @@ class _Process:
             while chunk := self._connection.recv(_CHUNK):
                 *lines, heard = (heard + chunk).split(b"\n")
                 for line in lines:
-                    self._hear(read_to_process(line))
+                    self._hear(READ_TO.decode(line))
         # The worker has closed the connection or ended. Without hooks to leave, or while a
         # handler runs, end at once.
         if self._attempt is not None or self._importing:
             os.killpg(os.getpid(), signal.SIGKILL)
         self._inbox.put(None)
 
-    def _hear(self, message: Setup | Run | Cancel | LeaseGone | Where) -> None:
+    def _hear(self, message: ToProcess) -> None:
         match message:
             case Setup() | Run():
                 self._inbox.put(message)

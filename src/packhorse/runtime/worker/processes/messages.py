@@ -130,8 +130,9 @@ class Logged(msgspec.Struct, frozen=True, tag="logged"):
 ToProcess = Setup | Run | Cancel | LeaseGone | Where
 FromProcess = Ready | Broken | Done | Noted | Logged | Whereabouts
 
-_TO: Final = msgspec.json.Decoder(ToProcess)
-_FROM: Final = msgspec.json.Decoder(FromProcess)
+#: Of a line without its end.
+READ_TO: Final[msgspec.json.Decoder[ToProcess]] = msgspec.json.Decoder(ToProcess)
+READ_FROM: Final[msgspec.json.Decoder[FromProcess]] = msgspec.json.Decoder(FromProcess)
 _OUTCOMES: Final[Mapping[str, type]] = MappingProxyType(
     {
         kind.__name__: kind
@@ -140,23 +141,6 @@ _OUTCOMES: Final[Mapping[str, type]] = MappingProxyType(
         )
     }
 )
-
-
-def encode(message: ToProcess | FromProcess) -> bytes:
-    """Encode a message as a line."""
-    return msgspec.json.encode(message) + b"\n"
-
-
-def read_to_process(line: bytes) -> ToProcess:
-    """Decode a line from the worker."""
-    message: ToProcess = _TO.decode(line)
-    return message
-
-
-def read_from_process(line: bytes) -> FromProcess:
-    """Decode a line from the process."""
-    message: FromProcess = _FROM.decode(line)
-    return message
 
 
 def done(job: Job, outcome: Outcome, memory_mib: float, *, rebuild: str) -> Done:

@@ -21,23 +21,25 @@ from packhorse.core.job import Job
 from packhorse.core.job_logs import RunningJob
 from packhorse.core.outcome import Crashed, Failed, Outcome
 from packhorse.runtime.supervisor.child_process import Death
+from packhorse.runtime.supervisor.messages import encode
 from packhorse.runtime.supervisor.posix import descendants, kill_all
 from packhorse.runtime.worker.processes.child import VARIABLE, process_command
 from packhorse.runtime.worker.processes.messages import (
+    READ_FROM,
     Broken,
     Cancel,
     Done,
+    FromProcess,
     LeaseGone,
     Logged,
     Noted,
     Ready,
     Run,
     Setup,
+    ToProcess,
     Where,
     Whereabouts,
-    encode,
     outcome_of,
-    read_from_process,
 )
 
 _LOG: Final = logging.getLogger("packhorse.worker")
@@ -316,7 +318,7 @@ class PoolProcess:
         if self._process is not None and self._process.returncode is None:
             kill_all([self.pid, *descendants(self.pid)])
 
-    def tell(self, message: Setup | Run | Cancel | LeaseGone | Where) -> None:
+    def tell(self, message: ToProcess) -> None:
         """Send a message; it is lost if the process has ended."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode(message))
@@ -347,16 +349,14 @@ class PoolProcess:
         self._busy, self.usable = False, not why
         return outcome
 
-    async def _hear(
-        self, running: RunningJob | None = None
-    ) -> Ready | Broken | Done | Noted | Whereabouts | None:
+    async def _hear(self, running: RunningJob | None = None) -> FromProcess | None:
         """Return the next message, after logging log records; None when it has ended."""
         while self._reader is not None:
             try:
                 line = await self._reader.readuntil(b"\n")
             except (asyncio.IncompleteReadError, ConnectionError, ValueError):
                 return None
-            message = read_from_process(line[:-1])
+            message = READ_FROM.decode(line[:-1])
             if not isinstance(message, Logged):
                 return message
             self._last_log = message.message

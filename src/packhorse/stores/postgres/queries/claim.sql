@@ -127,16 +127,18 @@ order by job.rank, job.place limit (select :window::bigint))
 
 -- name: promote
 -- Make due jobs ready, in their places; one that kept its place has been ready before.
+with due as materialized (
+    select * from json_to_recordset(?::json) as due (seq bigint, rank bigint, place bigint, now_us bigint)
+)
 update {jobs} as job
 set
     status = {status.queued},
     lane = case when job.suspect then {lane.suspect} else {lane.ready} end,
-    rank = due.rank, place = due.place,
-    updated_us = :now,
-    ready_us = case when job.kept_place is null then :now else job.ready_us end,
+    rank = due.rank, place = due.place, updated_us = due.now_us,
+    ready_us = case when job.kept_place is null then due.now_us else job.ready_us end,
     kept_rank = null, kept_place = null
-from unnest(:seqs::bigint[], :ranks::bigint[], :places::bigint[]) as due (seq, rank, place)
-where job.seq = any(:seqs::bigint[]) and job.seq = due.seq
+from due
+where job.seq = any(array(select seq from due)) and job.seq = due.seq
 
 -- name: promote_fast
 -- Make due jobs of unconstrained queues ready, at most so many per queue, in (due, sequence) order. A job that

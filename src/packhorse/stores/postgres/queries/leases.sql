@@ -1,6 +1,6 @@
 -- name: leases_run_out
 -- Leases that have run out, of workers that may hold jobs or not.
-select worker, expires_us, lease_us from {workers} where expires_us <= :now order by worker
+select worker, expires_us from {workers} where expires_us <= :now
 
 -- name: held_jobs
 -- Owners of running jobs whose lease has run out, or that are not known at all; and what some workers hold.
@@ -11,10 +11,6 @@ left join {workers} as worker on worker.worker = held.worker
 where coalesce(worker.expires_us, 0) <= :now
 union all
 select worker, null, null, id, fence from held where worker = any(:own::text[])
-
--- name: holders
--- Those of some workers that hold jobs.
-select distinct worker from {jobs} where lane = {lane.held} and worker = any(:workers::text[])
 
 -- name: cancelled_of
 -- What a worker holds that is to be cancelled. The expression keeps other indexes out of the plan.

@@ -41,8 +41,7 @@ order by coalesce(queue.priority, 0), asked.key
 -- name: promote_due
 -- The next due jobs of a queue, in the order they take their places.
 select
-    seq, priority, tenant, kept_rank, kept_place, suspect,
-    line is not null or order_line is not null
+    seq, priority, tenant, kept_rank, kept_place, line is not null or order_line is not null
 from {jobs}
 where lane = {lane.waiting} and queue = :queue and rank <= :now
 order by rank, place

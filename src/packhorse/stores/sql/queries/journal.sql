@@ -42,4 +42,4 @@ delete from {attachments} where seq = ? and name = '' and number < 0
 
 -- name: member_keep
 -- Keep members whose groups still exist a while longer.
-update {jobs} set expires_us = :now where seq {each :seq}
+update {jobs} set expires_us = :until where seq {in_numbers :seqs}

@@ -23,7 +23,7 @@ limit :limit
 -- name: blocked_ready
 -- Make blocked jobs ready again.
 update {jobs} set lane = {lane.ready}, blocked_by = null
-where seq {each :seq} and {unindexed lane} = {lane.blocked}
+where seq {in_numbers ?} and {unindexed lane} = {lane.blocked}
 
 -- name: block
 -- Block a ready job under a gate.

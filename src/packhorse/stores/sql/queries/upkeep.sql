@@ -16,12 +16,12 @@ limit :limit
 
 -- name: result_drop
 -- Remove results that have expired; the records stay.
-update {jobs} set result = null, expires_us = record_until_us where seq {each :seq}
+update {jobs} set result = null, expires_us = record_until_us where seq {in_numbers ?}
 
 -- name: park
 -- Park ready or blocked jobs.
 update {jobs} set lane = {lane.parked}, blocked_by = null, parked_us = :now, updated_us = :now
-where seq {each :seq}
+where seq {in_numbers :seqs}
 
 -- name: parked_known
 -- Parked jobs whose task some live worker of their queue knows again.
@@ -44,7 +44,7 @@ update {jobs}
 set
     lane = case when suspect = {true} then {lane.suspect} else {lane.ready} end,
     parked_us = null, updated_us = :now
-where seq {each :seq}
+where seq {in_numbers :seqs}
 
 -- name: parked_too_long
 -- Jobs that were parked too long ago, and whose task no worker knows.

@@ -50,8 +50,9 @@ select job_seq, body from {bodies} where job_seq in (select value from json_each
 -- Make a due job ready, in its place; one that kept its place keeps its time too.
 update {jobs}
 set
-    status = {status.queued}, lane = :lane, rank = :rank, place = :place, updated_us = :now,
-    ready_us = case when kept_place is null then :now else ready_us end,
+    status = {status.queued}, lane = case when suspect then {lane.suspect} else {lane.ready} end,
+    rank = :rank, place = :place, updated_us = :now_us,
+    ready_us = case when kept_place is null then :now_us else ready_us end,
     kept_rank = null, kept_place = null
 where seq = :seq
 

@@ -22,7 +22,7 @@ select
     job.seq, job.finished_us is not null, job.finished_us is not null and job.order_line is null,
     queue.settings, job.queue, job.task, job.tenant, job.ordering_key, job.concurrency_key,
     job.rate_key
-from json_each(?) as asked
+from json_each(:values) as asked
 join {jobs} as job on job.<column> = asked.value
 left join {queues} as queue on queue.name = job.queue
 order by asked.key

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Requests of users' transactions in the intake of a SQLite file.
+"""The intake of a SQLite file: jobs of the fast path, and requests of users' transactions.
 
-The runner admits them when it unloads the intake, before the first step of every other plan. So no
-plan sees them there, and no worker has to look for them.
+The runner unloads it before the first step of every other plan. So no plan sees what is in it, and
+no worker has to look for it.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +17,18 @@ from packhorse.stores.intake import (
     ADMITTED_MAX,
     IntakeRequest,
     UserStatement,
+    read_request,
     written_request,
     written_requests,
 )
 from packhorse.stores.plan import Plan, Steps
-from packhorse.stores.sql.intake import holder_plan
+from packhorse.stores.records import RefusedJob
+from packhorse.stores.sql.dialect import no_steps
+from packhorse.stores.sql.intake import admit_requests, holder_plan
+from packhorse.stores.sql.records import reject
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 from packhorse.stores.sqlite.connection import file_at
-from packhorse.stores.sqlite.dialect import SQLITE, nothing
+from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.statements import sql
 
 
@@ -76,7 +82,7 @@ class SqliteIntake:
     def give_up(self, reason: str, *, keep: bool) -> Plan[None]:
         """Do nothing: the runner rejects what cannot be admitted."""
         del reason, keep
-        return Plan("give_up", nothing, writes=False)
+        return Plan("give_up", no_steps, writes=False)
 
     def holder(self, job_id: str) -> Plan[str | None]:
         return holder_plan(SQLITE, job_id)
@@ -88,3 +94,44 @@ class SqliteIntake:
 def _nothing_left() -> Steps[int]:
     yield from ()
     return 0
+
+
+#: Runs steps on a connection; notes topics to wake.
+_Answered = Callable[[sqlite3.Connection, Steps[Any], list[str]], Any]
+
+
+def unload(connection: sqlite3.Connection, answered: _Answered, wakes: list[str]) -> None:
+    """Give the jobs of the intake numbers and places, then admit requests of users."""
+    (last,) = connection.execute(sql("intake_last")).fetchone()
+    connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
+    connection.execute(sql("intake_empty"))
+    if rows := connection.execute(sql("intake_waiting")).fetchall():
+        requests = [read_request(text, at_us) for at_us, text in rows]
+        _admit(connection, answered, wakes, requests)
+        connection.execute(sql("intake_admitted"))
+
+
+def _admit(
+    connection: sqlite3.Connection,
+    answered: _Answered,
+    wakes: list[str],
+    requests: Sequence[IntakeRequest],
+) -> None:
+    """Admit requests of users' transactions; reject what fails, so that plans go on."""
+    own = list(wakes)
+    connection.execute("savepoint admission")
+    try:
+        answered(connection, admit_requests(SQLITE, requests, ONE_WRITER), own)
+    except sqlite3.Error:
+        raise
+    except Exception as error:  # noqa: BLE001 - retried one by one, then kept with the job
+        connection.execute("rollback to admission")
+        if len(requests) > 1:
+            for one in requests:
+                _admit(connection, answered, wakes, [one])
+        elif requests[0].job is not None:
+            refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
+            answered(connection, reject(SQLITE, requests[0].job, refused, ONE_WRITER), wakes)
+    else:
+        wakes[:] = own
+    connection.execute("release admission")
