@@ -71,10 +71,23 @@ def read_hints(function: Callable[..., Any], scope: Mapping[str, Any] | None = N
             f"{label} is a method, and a worker has no object to give it as 'self'; declare a "
             "function, or a method of an object that lives as long as the app: app.task(shop.pay)"
         )
+    if _is_class_method(function, signature):
+        raise ConfigError(
+            f"{label} is a class method, and a worker has no class to give it as 'cls'; declare "
+            f"a function or a staticmethod, or below the class its method: app.task({label[:-2]})"
+        )
     resolve = _resolver(function, scope or {}, label)
     parameters = [_parameter(given, label, resolve) for given in signature.parameters.values()]
     returns = resolve("return", signature.return_annotation)
     return Hints(label, tuple(parameters), _without_signals(returns))
+
+
+def _is_class_method(function: Callable[..., Any], signature: inspect.Signature) -> bool:
+    """Whether this is one to be, before `classmethod` has it: such a parameter in a class."""
+    first = next(iter(signature.parameters.values()), None)
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    in_class = bool(owner) and not owner.endswith("<locals>")
+    return in_class and first is not None and (first.name, first.annotation) == ("cls", first.empty)
 
 
 def label_of(function: Callable[..., Any]) -> str:
