@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from packhorse.core.policies.retry import RetryPolicy
     from packhorse.core.steps import StepInfo
     from packhorse.errors import (
+        ArtifactError,
+        BudgetExceeded,
         ConfigError,
         ContractError,
         IdempotencyMismatch,
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
         StoreRefused,
         StoreUnavailable,
         TenantRequired,
+        ToolNotAllowed,
+        ToolNotFound,
         TransactionRefused,
         UsageError,
         WaitTimeout,
@@ -90,12 +94,14 @@ if TYPE_CHECKING:
     from packhorse.workflows.shapes import chain, gather
 
 __all__ = [
+    "ArtifactError",
     "AttemptError",
     "Batch",
     "BatchConflict",
     "BatchItemFailed",
     "BatchNotFound",
     "BreakerOpen",
+    "BudgetExceeded",
     "Call",
     "ConfigError",
     "Context",
@@ -147,6 +153,8 @@ __all__ = [
     "Task",
     "TenantRequired",
     "TenantView",
+    "ToolNotAllowed",
+    "ToolNotFound",
     "TransactionRefused",
     "Unique",
     "UsageError",

@@ -50,15 +50,34 @@ class WorkflowNotFound(PackhorseError):
 
 
 class WorkflowFailed(PackhorseError):
-    """The workflow has ended, and the node whose result is asked for did not complete."""
+    """The workflow has ended, and the node whose result is asked for did not complete.
+
+    `node` is the one that ended so first, and `state`, `job_id` and `reason` are its own.
+    """
 
     code = "WORKFLOW_FAILED"
 
-    def __init__(self, name: str, *, node: str, state: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        node: str,
+        state: str,
+        asked: str = "",
+        job_id: str = "",
+        reason: str = "",
+    ) -> None:
+        job = f" (job {job_id})" if job_id else ""
+        why = f": {reason}" if reason else ""
+        if asked not in ("", node):
+            why += f", so that {asked!r} is cancelled"
         super().__init__(
-            f"workflow {name!r} has no result: its node {node!r} is {state}; see 'packhorse "
-            "workflows show', and try its dead nodes again with 'packhorse workflows retry'"
+            f"workflow {name!r} has no result: its node {node!r} is {state}{job}{why}; see "
+            "'packhorse workflows show', and try its dead nodes again with 'packhorse workflows "
+            "retry'"
         )
         self.name = name
         self.node = node
         self.state = state
+        self.job_id = job_id
+        self.reason = reason

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.cli.exits import ExitCode
 from tests.cli.project import Project
 
 SOURCE = """
@@ -38,7 +39,6 @@ def test_alerts_are_listed_tried_and_silenced(watched: Project) -> None:
     (job,) = watched.document("jobs", "list", *named)["jobs"]
     assert (job["task"], job["queue"]) == ("packhorse.deliver_alert", "alerts")
     assert "behind" in watched.run("alerts", "list", *named).stdout
-    assert watched.run("alerts", "silence", "gone", "2h", *named).exit_code != 0
 
 
 def test_rules_are_written_down_shown_as_such_and_removed(watched: Project) -> None:
@@ -58,7 +58,6 @@ def test_rules_are_written_down_shown_as_such_and_removed(watched: Project) -> N
         ("add", "x", "width > 1"),
         ("add", "x", "depth > 1", "--to", "fax:123"),
         ("remove", "behind"),
-        ("remove", "gone"),
     ):
         assert watched.run("alerts", *wrong, *named).exit_code == 2, wrong
 
@@ -75,3 +74,16 @@ def test_a_rule_about_all_queues_needs_no_queue(watched: Project) -> None:
     assert added.exit_code == 0, added.output
     (_, alert) = watched.document("alerts", "list", *named)["alerts"]
     assert (alert["name"], alert["queue"]) == ("late", "")
+
+
+@pytest.mark.parametrize("verb", [("test", "gone"), ("remove", "gone"), ("silence", "gone", "2h")])
+def test_an_alert_that_is_not_there_is_not_found_as_other_names(
+    watched: Project, verb: tuple[str, ...]
+) -> None:
+    named = ("-A", "watched:app")
+    assert watched.run("migrate", *named).exit_code == 0
+
+    told = watched.run("alerts", *verb, *named)
+
+    assert told.exit_code == ExitCode.NOTHING_MATCHED
+    assert "there is no alert 'gone'" in told.output

@@ -267,7 +267,19 @@ def test_a_part_of_several_ids_names_them_and_changes_nothing(
     assert "'order-17' is part of several ids: order-17-b, order-17-a; give more" in result.stderr
     assert app.depth("default") == 2
     assert project.run("jobs", "show", "rder-17-a").exit_code == 0
-    assert project.run("jobs", "show", "7-a").exit_code == ExitCode.NOTHING_MATCHED  # too short
+
+
+def test_a_part_that_is_too_short_is_told_so(project: Project, app: Packhorse) -> None:
+    submit(app, "order-17-a", "xyz")
+
+    for command in (("jobs", "show"), ("jobs", "logs"), ("explain",)):
+        result = project.run(*command, "7-a")
+        assert result.exit_code == ExitCode.NOTHING_MATCHED
+        assert "JOB_NOT_FOUND" in result.stderr
+        assert "no job has the id '7-a'; of a longer id give 4 characters" in result.stderr
+    assert project.run("jobs", "show", "xyz").exit_code == 0  # it is whole
+    assert project.run("jobs", "cancel", "7-a", "xyz").exit_code == ExitCode.NOTHING_MATCHED
+    assert app.job("xyz").status() is JobStatus.CANCELLED  # as beside other unknown ids
 
 
 def test_another_tenants_id_is_not_completed(project: Project, app: Packhorse) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
+from packhorse.cli.exits import ExitCode
 from packhorse.cli.top_frame import FrameRow, rows_shown
 from packhorse.stores.requests import ClaimRequest
 from tests.cli.project import PATIENCE_S, SOURCE, Project
@@ -215,3 +216,11 @@ def test_piped_it_prints_plain_frames(project: Project, app: Packhorse) -> None:
     assert result.stdout.splitlines()[0] == "0 workers, 0 of 0 slots busy; 1 waiting, 0 dead"
     assert "\x1b" not in result.stdout
     assert re.search(r"default +open +1 +1 +0 +- +0 +\d+s", result.stdout)
+
+
+@pytest.mark.parametrize("interval", ["0", "0.05s", "61s", "500"])
+def test_an_interval_outside_its_bounds_is_refused(project: Project, interval: str) -> None:
+    told = project.run("top", "--once", "--interval", interval)
+
+    assert told.exit_code == ExitCode.USAGE
+    assert f"'--interval': {interval} is not from 0.1 s to 60 s" in " ".join(told.output.split())

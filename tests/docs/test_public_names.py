@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import packhorse
-from packhorse import errors
+from packhorse import errors, group_errors
 from tests.docs.pages import DOCS, commands, root_command
 
 REFERENCE = DOCS / "reference"
@@ -32,6 +32,14 @@ def test_every_error_is_documented_with_its_code() -> None:
     names = [word for error in classes for word in (error.__name__, error.code)]
 
     assert missing(names, page("errors.md")) == []
+
+
+def test_every_error_is_importable_from_the_package() -> None:
+    named = [*vars(errors).items(), *vars(group_errors).items()]
+    kinds = [(name, each) for name, each in named if isinstance(each, type)]
+    raised = {name for name, kind in kinds if issubclass(kind, errors.PackhorseError)}
+
+    assert raised <= set(packhorse.__all__)
 
 
 def test_every_command_is_documented() -> None:

@@ -7,8 +7,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -356,3 +359,40 @@ def test_an_app_that_no_process_could_import_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setenv("PACKHORSE_PROCESS", "3,4")
     with pytest.raises(ConfigError, match="if __name__ == '__main__'"):
         origin_of(app, "shop.jobs:app")
+
+
+TYPED: Final = """
+from packhorse import Packhorse
+
+app = Packhorse("sqlite:///typed.db")
+
+
+@app.task(executor="process")
+def double(number: int) -> int:
+    return 2 * number
+
+
+job = double.enqueue(1)
+try:
+    app.run(burst=True)
+finally:
+    print(job.status(), job.info().attempts)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-c", TYPED]], ids=["standard input", "-c"])
+def test_an_app_in_a_program_without_a_file_is_refused_before_a_job_is_tried(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        input=TYPED,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert "ConfigError: executor='process' imports the app in another process" in ended.stderr
+    assert ended.stdout.split() == ["queued", "0"]

@@ -94,6 +94,15 @@ def test_the_delay_of_a_retry_is_told_in_parts_of_milliseconds() -> None:
     assert event.delay_ms == 1.5
 
 
+def test_a_crash_beside_other_jobs_is_told_as_a_crash_that_counts_against_none() -> None:
+    scene = Scene(2)
+
+    found = told_of(scene, Cause.CRASH, [(job, 200.0) for job in scene.jobs])
+
+    retried = [event for event in found if isinstance(event, JobRetried)]
+    assert [(event.lone_crashes, event.max_crashes) for event in retried] == [(0, 3), (0, 3)]
+
+
 def test_a_job_that_blocked_its_process_is_told_as_a_timeout_and_what_follows_from_it() -> None:
     scene = Scene(1)
 

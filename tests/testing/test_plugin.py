@@ -119,6 +119,34 @@ def test_a_project_that_names_no_app_writes_into_no_real_store(tmp_path: Path) -
     assert (tmp_path / "production.db").exists()
 
 
+BESIDE = """
+import pytest
+from packhorse import Packhorse, UsageError
+
+billing = Packhorse("sqlite:///billing.db")
+
+@billing.task
+def charge() -> None: ...
+
+def test_it(packhorse_app):
+    with pytest.raises(UsageError, match=r"packhorse.testing.use\\(app\\)"):
+        charge.enqueue()
+"""
+
+
+def test_an_app_beside_the_one_that_a_project_names_writes_into_no_real_store(
+    tmp_path: Path,
+) -> None:
+    files = {"shop.py": SHOP, "conftest.py": CONFTEST, "test_it.py": BESIDE}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    result = run(tmp_path)
+
+    assert result.returncode == 0, result.stdout
+    assert not (tmp_path / "billing.db").exists()
+
+
 def test_a_project_that_does_not_use_it_imports_next_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n"

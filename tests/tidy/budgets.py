@@ -38,8 +38,8 @@ SQL_LINES: Final = 60  # of one operation
 LUA_LINES: Final = 300  # of one topic of the scripts for Redis
 LUA_FUNCTION_LINES: Final = 60  # of one function in them
 MIGRATION_LINES: Final = 200  # of one step of the schema, its comments included
-# Forty would do for the verbs; the error tree alone is seventeen names, all of which users catch.
-PUBLIC_NAMES: Final = 66
+# Thirty would do for the verbs; the rest are errors, each of which is importable from `packhorse`.
+PUBLIC_NAMES: Final = 70
 
 #: Functions with more parameters than the budget allows.
 MANY_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType(

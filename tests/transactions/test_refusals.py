@@ -67,6 +67,15 @@ def test_a_connection_without_a_transaction_is_refused(orders: Orders) -> None:
     assert orders.run() == []
 
 
+def test_a_connection_that_is_closed_is_refused(orders: Orders) -> None:
+    with orders.plain() as connection:
+        connection.close()
+        with pytest.raises(UsageError, match="it is closed: give one that is open"):
+            orders.send.using(tx=connection).enqueue("a")
+
+    assert orders.run() == []
+
+
 def test_a_connection_that_commits_each_statement_is_refused(orders: Orders) -> None:
     driver = "pysqlite" if orders.is_sqlite else "psycopg"
     engine = sa.create_engine(orders.sqlalchemy_url(driver), isolation_level="AUTOCOMMIT")

@@ -357,3 +357,38 @@ async def test_other_queues_go_on_to_take_jobs_without_a_tenant() -> None:
 
     assert app.depth("default") == 1
     app.close()
+
+
+def test_a_class_method_is_refused_when_its_class_is_made() -> None:
+    app = memory_app()
+
+    with pytest.raises(ConfigError, match=r"Shop\.pay\(\) is a class method, .* 'cls'.*Shop\.pay"):
+
+        class Shop:
+            @classmethod
+            @app.task
+            def pay(cls, number: int) -> int:
+                return number
+
+
+def test_a_method_of_a_class_and_a_parameter_named_cls_are_no_trouble() -> None:
+    app = memory_app()
+
+    class Shop:
+        @classmethod
+        def pay(cls, number: int) -> str:
+            return f"{cls.__name__} {number}"
+
+        @staticmethod
+        @app.task
+        def order(cls: str) -> str:  # noqa: PLW0211 - the case
+            return cls
+
+    @app.task
+    def seat(cls):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+        return cls
+
+    jobs = [app.task(Shop.pay).enqueue(2), Shop.order.enqueue("first"), seat.enqueue("second")]
+    app.run(burst=True)
+
+    assert [job.result() for job in jobs] == ["Shop 2", "first", "second"]

@@ -127,6 +127,19 @@ def test_a_crash_is_told_with_the_count_and_the_limit_of_crashes(
     assert "max_crashes" not in failed
 
 
+def test_a_crash_beside_other_jobs_is_no_retry_either(bus: EventBus, stream: io.StringIO) -> None:
+    configure("warning", "json", stream=stream)
+    attach(bus)
+
+    bus.emit(replace(RETRIED, reason="worker_lost", lone_crashes=0, max_crashes=3))
+
+    (line,) = lines(stream)
+    assert str(line["message"]).startswith(
+        "send runs again in 1.5s, crash 0 of 3 since it did not run alone, after attempt 2 "
+        "(worker_lost): "
+    )
+
+
 @pytest.mark.parametrize(
     ("delay_ms", "fields", "sentence"),
     [

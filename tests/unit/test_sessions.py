@@ -46,6 +46,51 @@ def test_a_script_that_declares_a_function_twice_is_refused(tmp_path: Path) -> N
     assert "task 'work' is declared twice" in done.stderr
 
 
+TWICE = """
+import importlib, importlib.util, sys
+
+shared = importlib.import_module("shared")
+path = shared.__file__.replace("shared", "jobs")
+spec = importlib.util.spec_from_file_location("other.name", path)
+import jobs
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+JOBS = """
+from shared import app
+
+@app.task
+def work() -> None: ...
+"""
+
+
+def test_a_module_that_was_imported_under_two_names_is_named_by_both(tmp_path: Path) -> None:
+    shared = "from packhorse import Packhorse\napp = Packhorse('memory://')\n"
+    for name, text in (("shared", shared), ("jobs", JOBS), ("main", TWICE)):
+        (tmp_path / f"{name}.py").write_text(text)
+
+    done = subprocess.run(
+        [sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False
+    )
+
+    told = done.stderr.splitlines()[-1]
+    assert f"task 'work' is declared twice: at {tmp_path}/jobs.py:4, a line that ran twice" in told
+    assert "as jobs and as other.name" in told
+
+
+def test_a_schedule_whose_line_ran_twice_is_told_so() -> None:
+    app = memory_app()
+
+    @app.task
+    def work(number: int) -> None: ...
+
+    def declare(number: int) -> None:
+        app.schedule("nightly", work.call(number), every="1h")
+
+    declare(1)
+    with pytest.raises(ConfigError, match=r"declared twice: at \S+, a line that ran twice"):
+        declare(2)
+
+
 def test_a_task_gives_a_handle_on_a_job_by_its_id() -> None:
     app = memory_app()
 

@@ -433,3 +433,32 @@ def test_a_repeated_submit_of_one_id_is_the_same_job(send: FunctionTask[..., str
 
     assert (first.id, first.deduplicated) == ("order-17", False)
     assert (second.id, second.deduplicated) == ("order-17", True)
+
+
+def test_arguments_that_contain_themselves_are_refused_by_name(app: Packhorse) -> None:
+    @app.task
+    def take(items: list[Any]) -> None: ...
+
+    endless: list[Any] = []
+    endless.append(endless)
+
+    for submit in (take.enqueue, take.call):
+        with pytest.raises(PayloadError, match=r"take\(\): argument 'items' cannot be written"):
+            submit(endless)
+
+
+def test_arguments_of_any_depth_are_submitted_or_refused(app: Packhorse) -> None:
+    @app.task
+    def take(items: list[Any]) -> None: ...
+
+    refused = 0
+    for depth in range(600, 1100, 7):
+        items: list[Any] = []
+        for _ in range(depth):
+            items = [items]
+        try:
+            take.call(items)
+        except PayloadError:
+            refused += 1
+
+    assert refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse import JobStatus, chain, gather
+from packhorse import JobStatus, WorkflowFailed, chain, gather
 from packhorse.core.workflows import WorkflowState
 from packhorse.errors import JobNotFound
 from packhorse.testing import TestApp
@@ -85,6 +85,47 @@ def test_the_result_of_a_node_that_never_began_is_none_as_of_one_that_failed(
 
     assert shop.ran == ["fail", "label None"]
     assert states(running) == {"fail": "dead", "behind": "cancelled", "label": "completed"}
+
+
+def test_a_failed_workflow_names_the_node_that_died_first(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("order-17")
+    bad = flow.add(shop.fail.call(3), name="boom")
+    behind = flow.add(shop.double.call(bad.result), name="behind")
+    flow.add(shop.double.call(behind.result), name="last")
+    running = flow.start()
+    packhorse_app.run_jobs()
+
+    with pytest.raises(
+        WorkflowFailed, match=r"'boom' is dead.*so that 'last' is cancelled"
+    ) as told:
+        running.result()
+
+    failed = told.value
+    job = running.job("boom")
+    error = job.info().error
+    assert error is not None
+    assert (failed.name, failed.node, failed.state) == (running.id, "boom", "dead")
+    assert failed.job_id == job.id
+    assert job.id in str(failed)
+    assert failed.reason == f"{job.info().dead_reason}: {error.type}: {error.message}"
+    assert failed.reason in str(failed)
+
+
+def test_a_failed_workflow_names_the_job_that_was_cancelled(packhorse_app: TestApp) -> None:
+    shop = Shop(packhorse_app)
+    flow = packhorse_app.workflow("order-17")
+    first = flow.add(shop.double.call(3), name="first")
+    flow.add(shop.double.call(first.result), name="last")
+    running = flow.start()
+    job = running.job("first")
+    job.cancel()
+    packhorse_app.run_jobs()
+
+    with pytest.raises(WorkflowFailed, match="'first' is cancelled") as told:
+        running.result()
+
+    assert (told.value.job_id, told.value.reason) == (job.id, "")
 
 
 def test_a_node_that_has_not_begun_is_explained_by_the_id_of_its_job(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packhorse.cli.exits import NothingMatched
 from packhorse.cli.options import NAME, duration, on_store, store_command
 from packhorse.cli.output import note, print_list
 
@@ -77,6 +78,7 @@ def add_alert(
 @on_store
 def remove_alert(app: Packhorse, *, name: str) -> None:
     """Remove a rule that was written down; those of code are removed there."""
+    _require(app, name)
     app.alerts.remove(name)
     note(f"Alert {name!r} is removed.")
 
@@ -86,6 +88,7 @@ def remove_alert(app: Packhorse, *, name: str) -> None:
 @on_store
 def test_alert(app: Packhorse, *, name: str) -> None:
     """Send a test notice to each destination of alert NAME, as jobs."""
+    _require(app, name)
     note(f"Submitted a test notice to {app.alerts.test(name)} destination(s).")
 
 
@@ -95,5 +98,11 @@ def test_alert(app: Packhorse, *, name: str) -> None:
 @on_store
 def silence_alert(app: Packhorse, *, name: str, span: str) -> None:
     """Tell nothing of alert NAME for so long, such as 2h; 0 ends a silence."""
+    _require(app, name)
     app.alerts.silence(name, 0 if span == "0" else span)
     note(f"Alert {name!r} is silent for {span}." if span != "0" else f"Alert {name!r} is told.")
+
+
+def _require(app: Packhorse, name: str) -> None:
+    if all(alert.name != name for alert in app.alerts.all()):
+        raise NothingMatched(f"there is no alert {name!r}; see 'packhorse alerts list'")

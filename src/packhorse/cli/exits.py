@@ -49,6 +49,17 @@ class NothingMatched(PackhorseError):
     code = "NOTHING_MATCHED"
 
 
+class PartTooShort(JobNotFound):
+    """No job has this id, and it is too short to be looked for as a part of one."""
+
+    def __init__(self, part: str, least: int) -> None:
+        JobError.__init__(
+            self,
+            f"no job has the id {part!r}; of a longer id give {least} characters at least",
+            job_id=part,
+        )
+
+
 class NotFinished(JobError):
     """A `ResultTimeout` whose advice is a command instead of a call."""
 

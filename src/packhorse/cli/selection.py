@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from packhorse.cli.exits import ExitCode, NothingMatched
+from packhorse.cli.exits import ExitCode, NothingMatched, PartTooShort
 from packhorse.cli.options import NAME, duration, queue_choices, task_choices
 from packhorse.cli.output import confirm, note, print_json, print_text, show_progress, tell_numbers
 from packhorse.core.durations import microseconds
@@ -123,8 +123,10 @@ def whole_id(store: Store, part: str, *, tenant: str | None = None) -> str:
     """Complete the beginning or end of an id; return the text as given if no job fits."""
     from packhorse.stores.requests import JobFilter
 
-    if len(part) < _PART_MIN or store.run(store.inspection.job(part, tenant=tenant)) is not None:
+    if store.run(store.inspection.job(part, tenant=tenant)) is not None:
         return part
+    if len(part) < _PART_MIN:
+        raise PartTooShort(part, _PART_MIN)
     found = _fitting(store, JobFilter(id_part=part, tenant=tenant))
     if len(found) > 1:
         raise UsageError(
@@ -134,8 +136,9 @@ def whole_id(store: Store, part: str, *, tenant: str | None = None) -> str:
 
 
 def whole_ids(store: Store, parts: Iterable[str]) -> tuple[str, ...]:
-    """Complete ids; each result appears once."""
-    return tuple(dict.fromkeys(whole_id(store, part) for part in parts))
+    """Complete ids; each result appears once. Too short a part stays as it is."""
+    found = (part if len(part) < _PART_MIN else whole_id(store, part) for part in parts)
+    return tuple(dict.fromkeys(found))
 
 
 def _fitting(store: Store, chosen: JobFilter) -> list[str]:

@@ -55,17 +55,31 @@ _Handler = Callable[[int, FrameType | None], object]
 _Action = Callable[["Packhorse"], str]
 
 
+def _interval_us(text: str) -> int:
+    interval_us = microseconds(duration(text))
+    if not _INTERVAL_MIN_US <= interval_us <= _INTERVAL_MAX_US:
+        raise click.BadParameter(f"{text} is not from 0.1 s to 60 s")
+    return interval_us
+
+
 @click.command()
-@click.option("--interval", type=duration, default="2s", show_default=True, help="Between looks.")
+@click.option(
+    "--interval",
+    "interval_us",
+    type=_interval_us,
+    metavar="DURATION",
+    default="2s",
+    show_default=True,
+    help="Between looks.",
+)
 @click.option("--once", is_flag=True, help="Print one frame and leave.")
 @on_store
-def top(app: Packhorse, *, interval: str, once: bool) -> None:
+def top(app: Packhorse, *, interval_us: int, once: bool) -> None:
     """Show queues, workers and running jobs, live.
 
     On a terminal, keys pause or resume the chosen queue, cancel the chosen job, and explain it, or
     what waits in the chosen queue. Elsewhere a frame is printed each time, as plain lines.
     """
-    interval_us = min(_INTERVAL_MAX_US, max(_INTERVAL_MIN_US, microseconds(interval)))
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         _print_frames(app, interval_us, once=once)
         return

@@ -35,6 +35,7 @@ from packhorse.core.options import (
 )
 from packhorse.core.policies.gates import checked_concurrency
 from packhorse.core.policies.uniqueness import check_idempotency
+from packhorse.core.text import declared_twice
 from packhorse.core.type_hints import Hints, label_of, read_hints
 from packhorse.core.versions import PayloadVersions
 from packhorse.errors import ConfigError
@@ -175,10 +176,9 @@ class Registry:
             if other is not None and _is_typed_again(definition, other):
                 self._forget(other)
             elif other is not None:
-                raise ConfigError(
-                    f"task {name!r} is declared twice: at {other.where} and at "
-                    f"{definition.where}; give one of them another name="
-                )
+                places = (other.where, definition.where)
+                modules = (_module(other), _module(definition))
+                raise ConfigError(declared_twice(f"task {name!r}", places, modules))
         self._by_name.update(dict.fromkeys(names, definition))
         if definition.limited or definition.idempotency_window_us is not None:
             self.note_news()
@@ -389,6 +389,10 @@ def _defaults(function: Callable[..., Any], signature: Signature) -> Mapping[str
 def _where(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _module(definition: TaskDefinition) -> str:
+    return getattr(definition.function, "__module__", "")
 
 
 def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:

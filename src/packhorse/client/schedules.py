@@ -60,6 +60,7 @@ from packhorse.core.schedules import (
     resumed,
     schedule_id,
 )
+from packhorse.core.text import declared_twice
 from packhorse.errors import ConfigError, ScheduleNotFound
 from packhorse.handle import JobHandle
 from packhorse.stores.plan import Asking
@@ -192,10 +193,8 @@ class ScheduleVerbs(QueueAdmin):
             typed &= frame.f_globals.get("__name__") == "__main__"
         before = self._declared.get(name)
         if before is not None and not typed and not before.is_again(where, call):
-            raise ConfigError(
-                f"schedule {name!r} is declared twice: at {before.where} and at {where}; give "
-                "one of them another name"
-            )
+            what, places = f"schedule {name!r}", (before.where, where)
+            raise ConfigError(declared_twice(what, places, ("", "")))
         clock = self._connection.clock
         began = clock.monotonic()
         self._declared[name] = _Declared(

@@ -20,6 +20,7 @@ _ACCEPTED: Final = (
     "that Django is configured with"
 )
 _BEGIN: Final = "no transaction is open on it: begin one first, since the job is to commit with it"
+_CLOSED: Final = "it is closed: give one that is open"
 #: As libpq has them.
 _IN_TRANSACTION, _IN_ERROR = 2, 3
 _FAILED: Final = "its transaction has failed: roll it back, and begin another"
@@ -126,7 +127,11 @@ class _Sqlite3(_Direct):
     family = "sqlite"
 
     def refuse(self) -> None:
-        if not self._given.in_transaction:
+        try:
+            begun = self._given.in_transaction
+        except self._module.ProgrammingError:
+            raise _refused(self._given, _CLOSED) from None
+        if not begun:
             raise _refused(self._given, _BEGIN)
 
     def rows(self, statement: UserStatement) -> list[Any]:
@@ -156,7 +161,7 @@ class _Psycopg(_Direct):
         if status == _IN_TRANSACTION:
             return
         if self._given.closed:
-            raise _refused(self._given, "it is closed: give one that is open")
+            raise _refused(self._given, _CLOSED)
         raise _refused(self._given, _FAILED if status == _IN_ERROR else _BEGIN)
 
     def rows(self, statement: UserStatement) -> Any:
@@ -196,7 +201,7 @@ class _Asyncpg(_Awaited):
 
     def refuse(self) -> None:
         if self._given.is_closed():
-            raise _refused(self._given, "it is closed: give one that is open")
+            raise _refused(self._given, _CLOSED)
         if not self._given.is_in_transaction():
             raise _refused(self._given, _BEGIN)
 

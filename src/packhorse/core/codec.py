@@ -179,7 +179,10 @@ class Signature:
         return self.results.decode(data)
 
     def _require_carried(self, arguments: Any, got: Any) -> None:
-        found = first_uncarried(arguments, got)
+        try:
+            found = first_uncarried(arguments, got)
+        except RecursionError as error:
+            self._refuse("was given data that is nested too deeply", None, error)
         if found is not None:
             self._refuse(found[1], found[0].removeprefix(".") or None)
 

@@ -57,12 +57,16 @@ class Wanted(NamedTuple):
 
 
 def has_references(value: Any) -> bool:
-    """Whether a reference stands somewhere in plain data."""
-    if isinstance(value, Reference):
-        return True
-    if isinstance(value, Mapping):
-        return any(map(has_references, value.values()))
-    return isinstance(value, list | tuple) and any(map(has_references, value))
+    """Whether a reference stands somewhere in plain data, which may be deep, or contain itself."""
+    seen, unread = set[int](), [value]
+    while unread:
+        part = unread.pop()
+        if isinstance(part, Reference):
+            return True
+        if isinstance(part, Mapping | list | tuple) and id(part) not in seen:
+            seen.add(id(part))
+            unread += part.values() if isinstance(part, Mapping) else part
+    return False
 
 
 def take_places(value: Any, path: tuple[str | int, ...], found: list[ArgumentPlace]) -> Any:

@@ -185,12 +185,12 @@ def end_events(
     if reason is not None:
         yield JobDead(status=JobStatus.DEAD.value, reason=reason.value, **end)
     elif settlement.kind in _TRIED_AGAIN:
-        lost = settlement.lone_crashes
+        lost = settlement.crashes
         yield JobRetried(
             status=settlement.status.value,
             retry=before.failures + settlement.failures,
             max_retries=max_retries,
-            lone_crashes=before.lone_crashes + lost if lost else 0,
+            lone_crashes=before.lone_crashes + settlement.lone_crashes if lost else 0,
             max_crashes=max_crashes if lost else 0,
             delay_ms=settlement.delay_us / 1000,
             reason="" if error is None else error.reason,

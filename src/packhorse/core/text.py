@@ -26,6 +26,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def declared_twice(what: str, places: tuple[str, str], modules: tuple[str, str]) -> str:
+    """Say where two things of one name are declared, or how one line of code came to run twice."""
+    before, now = places
+    if before != now:
+        return f"{what} is declared twice: at {before} and at {now}; give one of them another name"
+    why = (
+        "a cell or a function ran again, or a loop went on; run it once, or give each its own name"
+    )
+    if modules[0] != modules[1]:
+        why = f"its module was imported as {modules[0]} and as {modules[1]}; import it under one"
+    return f"{what} is declared twice: at {now}, a line that ran twice: {why}"
+
+
 def nearest(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The known name most like a mistyped one; None: no other is `alike`, of 1."""
     others = sorted({*known} - {name})

@@ -19,12 +19,20 @@ from msgspec.inspect import (
     AnyType,
     BoolType,
     CustomType,
+    DataclassType,
+    DictType,
     FrozenSetType,
     IntType,
+    ListType,
+    NamedTupleType,
     NoneType,
     SetType,
     StrType,
+    StructType,
+    TupleType,
     Type,
+    TypedDictType,
+    VarTupleType,
     type_info,
 )
 from msgspec.inspect import UnionType as ChoiceType
@@ -36,6 +44,11 @@ from packhorse.signals import JobSignal
 
 #: Kinds of values that are the same in JSON, and the types that hold every one of them.
 _PLAIN: Final = ((str, StrType()), (int, IntType()), (bool, BoolType()), (type(None), NoneType()))
+#: Types of which no value may be the key of an object in JSON.
+_NO_KEYS: Final = (
+    *(BoolType, NoneType, ListType, VarTupleType, TupleType, SetType, FrozenSetType, DictType),
+    *(TypedDictType, NamedTupleType, DataclassType, StructType),
+)
 _STARRED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -71,10 +84,23 @@ def read_hints(function: Callable[..., Any], scope: Mapping[str, Any] | None = N
             f"{label} is a method, and a worker has no object to give it as 'self'; declare a "
             "function, or a method of an object that lives as long as the app: app.task(shop.pay)"
         )
+    if _is_class_method(function, signature):
+        raise ConfigError(
+            f"{label} is a class method, and a worker has no class to give it as 'cls'; declare "
+            f"a function or a staticmethod, or below the class its method: app.task({label[:-2]})"
+        )
     resolve = _resolver(function, scope or {}, label)
     parameters = [_parameter(given, label, resolve) for given in signature.parameters.values()]
     returns = resolve("return", signature.return_annotation)
     return Hints(label, tuple(parameters), _without_signals(returns))
+
+
+def _is_class_method(function: Callable[..., Any], signature: inspect.Signature) -> bool:
+    """Whether this is one to be, before `classmethod` has it: such a parameter in a class."""
+    first = next(iter(signature.parameters.values()), None)
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    in_class = bool(owner) and not owner.endswith("<locals>")
+    return in_class and first is not None and (first.name, first.annotation) == ("cls", first.empty)
 
 
 def label_of(function: Callable[..., Any]) -> str:
@@ -94,6 +120,11 @@ def require_carried(label: str, name: str, hint: Any) -> None:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where} has a type that cannot be carried: {error}") from error
     for inner in _types_in(kind, set()):
+        if isinstance(inner, DictType) and not _is_key(inner.key_type):
+            raise ConfigError(
+                f"{where} holds a dict whose keys are no texts and no numbers, which JSON cannot "
+                "carry; make its keys texts, or give a list of pairs"
+            )
         foreign = inner.cls if isinstance(inner, CustomType) else object  # which is anything
         if foreign is not object and not is_foreign_model(foreign):
             raise ConfigError(
@@ -188,6 +219,13 @@ def _types_in(kind: Type, seen: set[int]) -> Iterator[Type]:
             inner = getattr(part, "type", part)  # a field wraps its type
             if isinstance(inner, Type):
                 yield from _types_in(inner, seen)
+
+
+def _is_key(kind: Type) -> bool:
+    """Whether some value of a type may be the key of an object in JSON."""
+    if isinstance(kind, ChoiceType):
+        return any(_is_key(choice) for choice in kind.types)
+    return not isinstance(kind, _NO_KEYS)
 
 
 def _never(kind: type, value: Any) -> Any:

@@ -91,7 +91,7 @@ class JobRetried(JobEnded, frozen=True, kw_only=True):
     delay_ms: float
     reason: str
     error_stack: str = ""  #: of the last attempt, from its handler on
-    lone_crashes: int = 0  #: after a crash: how many this makes, of those that count
+    lone_crashes: int = 0  #: after a crash: how many there were alone, which count
     max_crashes: int = 0  #: after a crash: with so many the job is dead
 
 

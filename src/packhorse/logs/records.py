@@ -174,6 +174,10 @@ _CRASHED: Final = (
     "{task} runs again in {delay_ms:ms}, crash {lone_crashes} of {max_crashes} after attempt "
     "{attempt} ({reason}): {error_type}: {error_message}"
 )
+_CRASHED_BESIDE: Final = (
+    "{task} runs again in {delay_ms:ms}, crash 0 of {max_crashes} since it did not run alone, "
+    "after attempt {attempt} ({reason}): {error_type}: {error_message}"
+)
 _ASKED: Final = "{task} waits for a person to approve or decline: {error_message}"
 #: Sentences that some events of a kind have instead; the first that applies.
 _SPECIAL: Final[Mapping[type[Event], Sequence[tuple[Callable[[Any], bool], str]]]] = (
@@ -183,7 +187,10 @@ _SPECIAL: Final[Mapping[type[Event], Sequence[tuple[Callable[[Any], bool], str]]
                 (lambda event: event.error_type == "NeedsHuman", _ASKED),
                 (lambda event: event.delay_ms >= _FOREVER_MS, "{task} waits for a signal"),
             ),
-            events.JobRetried: ((lambda event: event.lone_crashes > 0, _CRASHED),),
+            events.JobRetried: (
+                (lambda event: event.lone_crashes > 0, _CRASHED),
+                (lambda event: event.max_crashes > 0, _CRASHED_BESIDE),
+            ),
         }
     )
 )

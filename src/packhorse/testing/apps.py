@@ -305,8 +305,8 @@ def connection_under_test(submission: Submission) -> Connection:
     if not isinstance(connection.clock, VirtualClock):
         raise UsageError(
             "a task was used whose app is not under test, and nothing was stored: packhorse_app "
-            f"tests an empty app unless it is told which; {_TARGET}\nA test of several apps puts "
-            "each on a store of its own, with packhorse.testing.use(app)"
+            f"tests one app, an empty one unless it is told which; {_TARGET}\nA test of several "
+            "apps puts each of the others on a store of its own, with packhorse.testing.use(app)"
         )
     return connection
 

@@ -37,14 +37,10 @@ def packhorse_url(pytestconfig: pytest.Config) -> str:
 def packhorse_target() -> Iterator[Packhorse]:
     """The app to be tested: an empty one; override this in conftest.py to return yours."""
     from packhorse.app import Packhorse  # noqa: PLC0415 - see above
-    from packhorse.client.submission import Submission  # noqa: PLC0415 - see above
-    from packhorse.testing.apps import TestApp, connection_under_test  # noqa: PLC0415 - see above
+    from packhorse.testing.apps import TestApp  # noqa: PLC0415 - see above
 
     app = Packhorse("memory://")
-    with pytest.MonkeyPatch.context() as patch:
-        known = property(connection_under_test, lambda at, one: vars(at).update(connection=one))
-        patch.setattr(Submission, "connection", known, raising=False)
-        yield app
+    yield app
     TestApp(app).release()
     app.close()
 
@@ -53,12 +49,19 @@ def packhorse_target() -> Iterator[Packhorse]:
 def packhorse_app(
     request: pytest.FixtureRequest, packhorse_target: Packhorse, packhorse_url: str
 ) -> Iterator[TestApp]:
-    """The app to be tested, on an empty store for this test, with more verbs; see `TestApp`."""
-    from packhorse.testing.apps import use  # noqa: PLC0415 - see above
+    """The app to be tested, on an empty store for this test, with more verbs; see `TestApp`.
+
+    Tasks of other apps are refused, unless they are under test by `packhorse.testing.use`.
+    """
+    from packhorse.client.submission import Submission  # noqa: PLC0415 - see above
+    from packhorse.testing.apps import connection_under_test, use  # noqa: PLC0415 - see above
     from packhorse.testing.places import own_place  # noqa: PLC0415 - see above
 
+    known = property(connection_under_test, lambda at, one: vars(at).update(connection=one))
     with (
+        pytest.MonkeyPatch.context() as patch,
         own_place(packhorse_url, lambda: request.getfixturevalue("tmp_path")) as url,
         use(packhorse_target, url) as app,
     ):
+        patch.setattr(Submission, "connection", known, raising=False)
         yield app

@@ -17,7 +17,7 @@ from packhorse.core.job_info import Explanation
 from packhorse.core.policies.journal import Group
 from packhorse.core.workflows import HeadDocument, WorkflowState, node_job_id, numbers_in
 from packhorse.errors import ResultTimeout, UsageError
-from packhorse.group_errors import WorkflowFailed, WorkflowNotFound
+from packhorse.group_errors import WorkflowNotFound
 from packhorse.handle import JobHandle, explained
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
@@ -27,6 +27,7 @@ from packhorse.workflows.info import (
     WorkflowInfo,
     ends_told,
     explained_node,
+    failure_of,
     node_infos,
     workflow_info,
 )
@@ -139,14 +140,14 @@ class Workflow(Asks):
         self._may_block("result")
         self._connection.wait(lambda store: self._wait(store, timeout))
         head, handles = self._connection.drive(self._last())
-        results = [handle.result(0) for handle in self._completed(handles)]
+        results = [handle.result(0) for handle in handles]
         return results if head.many else results[0]
 
     async def aresult(self, timeout: Duration | None = None) -> Any:
         """As `result`, without blocking the event loop."""
         await self._wait(await self._connection.astore(), timeout)
         head, handles = await self._connection.adrive(self._last())
-        results = [await handle.aresult(0) for handle in self._completed(handles)]
+        results = [await handle.aresult(0) for handle in handles]
         return results if head.many else results[0]
 
     # ------------------------------------------------------------------------------------ asking
@@ -166,20 +167,18 @@ class Workflow(Asks):
         ended = ends_told(self._connection.bus)
         return (yield from change(self._connection.store, self._group, ended))
 
-    def _last(self) -> Asking[tuple[HeadDocument, list[NodeInfo]]]:
+    def _last(self) -> Asking[tuple[HeadDocument, list[JobHandle[Any]]]]:
+        """Return the jobs of the last nodes; raise if one has not completed."""
         head = yield from self._head()
         nodes = yield from node_infos(self._connection.store, self._group)
         keys = [str(number) for number in numbers_in(head.last)]
-        return head, [node for node in nodes if node.key in keys]
-
-    def _completed(self, nodes: Sequence[NodeInfo]) -> list[JobHandle[Any]]:
-        """Return the jobs of nodes; raise if one has not completed."""
-        if not nodes:
+        last = [node for node in nodes if node.key in keys]
+        if not last:
             raise UsageError(f"workflow {self.name!r} has no node, so it has no result")
-        wrong = next((node for node in nodes if node.state != "completed"), None)
+        wrong = next((node for node in last if node.state != "completed"), None)
         if wrong is not None:
-            raise WorkflowFailed(self.id, node=wrong.name, state=wrong.state)
-        return [self._job(node) for node in nodes]
+            raise (yield from failure_of(self._connection.store, self.id, nodes, wrong))
+        return head, [self._job(node) for node in last]
 
     def _job(self, node: NodeInfo) -> JobHandle[Any]:
         job_id = node.same_as or node_job_id(self._group, node.key)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from math import inf
 from typing import Final
 
 import msgspec
@@ -34,6 +36,7 @@ from packhorse.events.groups import (
     EndedWorkflow,
     FailedWorkflow,
 )
+from packhorse.group_errors import WorkflowFailed
 from packhorse.stores.plan import Asking
 from packhorse.stores.protocol import Store
 from packhorse.stores.records import RecordPage
@@ -216,6 +219,49 @@ def _reason(record: JobRecord | None) -> str:
     if record.dead_reason is DeadReason.REJECTED and record.error is not None:
         return f"{record.dead_reason}: {record.error.message}"
     return str(record.dead_reason or "")
+
+
+def failure_of(
+    store: Store, name: str, nodes: Sequence[NodeInfo], asked: NodeInfo
+) -> Asking[WorkflowFailed]:
+    """Return the error for a node that did not complete: it names the one that ended so first."""
+    ended = []
+    for node in _causes(nodes, asked):
+        record = yield from job_of(store, node.job_id)
+        finished_us = None if record is None else record.finished_us
+        ended.append((inf if finished_us is None else finished_us, node, record))
+    _, node, record = min(ended, key=lambda each: each[0], default=(inf, asked, None))
+    reason = _reason(record)
+    if record is not None and reason == record.dead_reason and record.error is not None:
+        reason += f": {record.error.type}: {record.error.message}"
+    return WorkflowFailed(
+        name,
+        node=node.name,
+        state=node.state,
+        asked=asked.name,
+        job_id=(node.same_as or node.job_id) if node.has_job else "",
+        reason=reason,
+    )
+
+
+def _causes(nodes: Sequence[NodeInfo], asked: NodeInfo) -> list[NodeInfo]:
+    """Return the nodes that began and did not complete, of those that a node waited for."""
+    by_name, grown = {node.name: node for node in nodes}, defaultdict[str, list[NodeInfo]](list)
+    for node in nodes:
+        grown[owner_of(node.key)].append(node)
+    found: dict[str, NodeInfo] = {}
+    seen, left = {asked.name}, [asked]
+    while left:
+        node = left.pop()
+        if node.has_job and node.state in ("dead", "cancelled"):
+            found[node.name] = node
+            continue
+        parents = (by_name[name] for name in node.parents if name in by_name)
+        behind = grown[node.key] if node.has_job else parents
+        more = [each for each in behind if each.name not in seen]
+        seen.update(each.name for each in more)
+        left += more
+    return list(found.values())
 
 
 def explained_node(node: NodeInfo, nodes: Sequence[NodeInfo], now_us: int) -> Explanation:

@@ -229,9 +229,15 @@ def origin_of(app: Any, given: str | None) -> str:
     )
 
 
-def _main_file() -> str | None:
+def _main_file() -> str:
+    """Return the file of the program that was started, which a process runs again."""
     path: str | None = getattr(sys.modules[_MAIN], "__file__", None)
-    return None if path is None else os.path.abspath(path)  # noqa: PTH100 - stays a text
+    if path is None or not os.path.isfile(path):  # noqa: PTH113 - stays a text
+        raise ConfigError(
+            "executor='process' imports the app in another process, and this program was read from "
+            "standard input, from `python -c` or from a notebook; put the app into a file"
+        )
+    return os.path.abspath(path)  # noqa: PTH100 - stays a text
 
 
 class ProcessFetcher:
