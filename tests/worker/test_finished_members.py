@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from packhorse import JobConflict, Packhorse, ResultTimeout, RetryPolicy
-from packhorse.cli.store_copy import Copier, carry_records
+from packhorse.cli.store_copy import Copier, CopyTally, carry_records
 from packhorse.core.job import TERMINAL, JobStatus
 from packhorse.core.policies.records import Remove
 from packhorse.core.workflows import WorkflowState
@@ -78,7 +78,8 @@ def test_a_copy_in_the_middle_of_a_workflow_carries_what_its_nodes_need(
     target = open_store("memory://", clock=packhorse_app.clock)
     for way in ((packhorse_app.store, target), (target, packhorse_app.store)):
         copier = Copier(*way, (), 1)
-        tally = copier.carry_jobs(lambda _seen: None)
+        tally = CopyTally(conflicts=[])
+        copier.carry_jobs(tally, lambda _seen: None)
         carry_records(*way)
         compared = copier.compare(())
         assert (compared.equal, compared.source.jobs, tally.finished) == (True, 2, 1)

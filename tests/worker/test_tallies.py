@@ -11,7 +11,7 @@ import pytest
 
 from packhorse import RetryPolicy
 from packhorse.core.clock import SECOND_US
-from packhorse.core.job import JobStatus, RetryRule
+from packhorse.core.job import JobStatus
 from packhorse.core.policies.series import BOUNDS_S, OTHER, OUTCOMES, SERIES_MAX, Series
 from packhorse.core.settlement import (
     Counted,
@@ -19,14 +19,13 @@ from packhorse.core.settlement import (
     SettlementKind,
     Verdict,
     counted_as,
+    end_events,
 )
-from packhorse.events import EventBus
-from packhorse.runtime.worker import telemetry
+from packhorse.events import JobRetried
 from packhorse.runtime.worker.tallies import Tallies, WorkerCounters
-from packhorse.runtime.worker.telemetry import Announcer
 from packhorse.signals import Snooze
 from tests.unit.consumer_support import Depot, HeldStore, fetched
-from tests.worker.support import PATIENCE_S, Even, Yard, heard, until
+from tests.worker.support import PATIENCE_S, Yard, heard, until
 
 
 async def counted(yard: Yard) -> dict[str, Series]:
@@ -265,27 +264,20 @@ def test_a_first_attempt_has_waited_since_its_job_was_ready_by_the_stores_clock(
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_retry_tells_of_all_crashes_of_a_job_that_ran_alone(
-    monkeypatch: pytest.MonkeyPatch, lost: int
-) -> None:
-    told: list[dict[str, Any]] = []
-    announcer: Any = Announcer(EventBus(), Even(), "w")
-    announcer._emit = lambda _attempt, _kind, **fields: told.append(fields)
-    rules = SimpleNamespace(retry=RetryRule(max_retries=3), crashes_allowed=5)
-    monkeypatch.setattr(telemetry, "rules_of", lambda _job, _handler: rules)
-    job = SimpleNamespace(failures=2, lone_crashes=1)
-    failed = SimpleNamespace(
-        kind=SettlementKind.FAILED,
-        dead_reason=None,
-        status=JobStatus.PENDING,
+def test_a_retry_tells_of_all_crashes_of_a_job_that_ran_alone(lost: int) -> None:
+    before = SimpleNamespace(failures=2, lone_crashes=1)
+    failed = Settlement(
+        *("one", 1, SettlementKind.FAILED, JobStatus.FAILED),
+        ended=True,
         failures=1,
+        crashes=lost,
         lone_crashes=lost,
         delay_us=1_500,
-        error=None,
     )
+    shared = {"job_id": "one", "worker": "w"}
 
-    announcer._job_goes_on(SimpleNamespace(job=job, handler=None), failed, Verdict.APPLIED, {})
+    events = end_events(failed, Verdict.APPLIED, shared, before, max_retries=3, max_crashes=5)
 
-    [event] = told
-    assert (event["retry"], event["max_retries"], event["delay_ms"]) == (3, 3, 1.5)
-    assert (event["lone_crashes"], event["max_crashes"]) == ((2, 5) if lost else (0, 0))
+    [event] = [event for event in events if isinstance(event, JobRetried)]
+    assert (event.retry, event.max_retries, event.delay_ms) == (3, 3, 1.5)
+    assert (event.lone_crashes, event.max_crashes) == ((2, 5) if lost else (0, 0))

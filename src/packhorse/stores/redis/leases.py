@@ -116,7 +116,7 @@ def _orphan(row: Sequence[Any], now_us: int) -> Orphan:
         lost_us=min(ends),
         now_us=now_us,
         max_crashes=None if options is None else _read_options(options).max_crashes,
-        retention=Retention(finished_us=kept[0], dead_us=kept[1]),
+        retention=Retention(*kept),
     )
 
 

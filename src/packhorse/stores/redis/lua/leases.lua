@@ -131,11 +131,11 @@ local function look(worker, expires, until_us)
   for _, id in ipairs(held) do
     local job = jobs.load(id)
     local definition = jobs.definition(id)
-    local finished_us, dead_us = settle.lifetimes(job.queue)
+    local finished_us, dead_us, results_us = settle.lifetimes(job.queue)
     found[#found + 1] = {
       job.sequence, id, job.fence, job.crashes, job.lone_crashes, job.alone and 1 or 0, worker,
       keys.number(job.hold_until_us), expires, definition[DEFINITION.options] or false,
-      finished_us or false, dead_us or false,
+      finished_us or false, results_us or false, dead_us or false,
     }
   end
 end

@@ -8,9 +8,9 @@ local settle = {}
 function settle.lifetimes(queue)
   local retention = queues.get(queue).conf.retention
   if retention then
-    return retention.finished_us, retention.dead_us
+    return retention.finished_us, retention.dead_us, retention.results_us
   end
-  return POLICY.DAY_US, nil
+  return POLICY.DAY_US, nil, POLICY.DAY_US
 end
 
 -- Decide status, verdict, due time and dead reason.
