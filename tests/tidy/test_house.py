@@ -16,13 +16,13 @@ from tests.tidy import budgets
 
 #: Lines of the spine and of all today. The bound that `scripts.house` prints is where the spine is
 #: to go; a change that needs more says in an ADR what it added, and why that was the least.
-SPINE_LINES = 57_800
-LINES = 88_450
+SPINE_LINES = 57_550
+LINES = 88_300
 #: Functions and files of each walk: what a job goes through, a reader reads.
 WALKS = {
     "submit one": (32, 16),
-    "claim to settled": (81, 20),
-    "rate-limited, held back, let go": (130, 28),
+    "claim to settled": (80, 20),
+    "rate-limited, held back, let go": (128, 28),
 }
 
 

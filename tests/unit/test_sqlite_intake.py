@@ -261,7 +261,7 @@ def test_a_submit_is_answered_though_the_intake_cannot_be_unloaded(
     for name in "ab":
         store.run(usual(store, name))
     with monkeypatch.context() as patch:
-        patch.setattr(runners, "unload", fails)
+        patch.setattr(runners.PlanRunner, "_unload", fails)
         assert store.run(usual(store, "c")) == (Submitted("c", False, JobStatus.QUEUED),)
     assert put_down(tmp_path) == ["a", "b", "c"]
 

@@ -17,7 +17,6 @@ from packhorse.stores.intake import (
     ADMITTED_MAX,
     IntakeRequest,
     UserStatement,
-    read_request,
     written_request,
     written_requests,
 )
@@ -26,7 +25,6 @@ from packhorse.stores.records import RefusedJob
 from packhorse.stores.sql.dialect import no_steps
 from packhorse.stores.sql.intake import admit_requests, holder_plan
 from packhorse.stores.sql.records import reject
-from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 from packhorse.stores.sqlite.connection import file_at
 from packhorse.stores.sqlite.dialect import ONE_WRITER, SQLITE
 from packhorse.stores.sqlite.statements import sql
@@ -100,18 +98,7 @@ def _nothing_left() -> Steps[int]:
 _Answered = Callable[[sqlite3.Connection, Steps[Any], list[str]], Any]
 
 
-def unload(connection: sqlite3.Connection, answered: _Answered, wakes: list[str]) -> None:
-    """Give the jobs of the intake numbers and places, then admit requests of users."""
-    (last,) = connection.execute(sql("intake_last")).fetchone()
-    connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
-    connection.execute(sql("intake_empty"))
-    if rows := connection.execute(sql("intake_waiting")).fetchall():
-        requests = [read_request(text, at_us) for at_us, text in rows]
-        _admit(connection, answered, wakes, requests)
-        connection.execute(sql("intake_admitted"))
-
-
-def _admit(
+def admit(
     connection: sqlite3.Connection,
     answered: _Answered,
     wakes: list[str],
@@ -128,7 +115,7 @@ def _admit(
         connection.execute("rollback to admission")
         if len(requests) > 1:
             for one in requests:
-                _admit(connection, answered, wakes, [one])
+                admit(connection, answered, wakes, [one])
         elif requests[0].job is not None:
             refused = RefusedJob(requests[0].job.id, "STORE_ERROR", repr(error))
             answered(connection, reject(SQLITE, requests[0].job, refused, ONE_WRITER), wakes)

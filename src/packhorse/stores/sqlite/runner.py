@@ -17,7 +17,9 @@ from typing import Any, Final, TypeVar
 
 from packhorse.core.clock import Clock, SystemClock
 from packhorse.errors import StoreError, StoreUnavailable
+from packhorse.stores.intake import read_request
 from packhorse.stores.plan import Plan, Steps, Wake
+from packhorse.stores.sql.rows import RANK_PER_PRIORITY
 from packhorse.stores.sql.statements import Change, Now, Rows, Send, SendMany, Together
 from packhorse.stores.sqlite.connection import (
     FAILURES,
@@ -28,7 +30,7 @@ from packhorse.stores.sqlite.connection import (
     file_at,
     translated,
 )
-from packhorse.stores.sqlite.intake import unload
+from packhorse.stores.sqlite.intake import admit
 from packhorse.stores.sqlite.statements import sql
 from packhorse.stores.sqlite.submit import INTAKE_MAX, IntakeSubmit
 
@@ -228,7 +230,7 @@ class PlanRunner(OneConnection):
             # The job is stored even if this fails; then the next plan unloads.
             with suppress(sqlite3.Error):
                 wakes: list[str] = []
-                self._transact(lambda one: unload(one, self._answered, wakes), writes=True)
+                self._transact(lambda one: self._unload(one, wakes), writes=True)
                 parts.send(wakes)
         return answer
 
@@ -243,7 +245,7 @@ class PlanRunner(OneConnection):
                 if topic not in wakes:
                     wakes.append(topic)
                 if (cursor.lastrowid or 0) >= INTAKE_MAX:
-                    unload(connection, self._answered, wakes)
+                    self._unload(connection, wakes)
                 return answer
         return self.run_steps(connection, plan.steps, wakes)
 
@@ -252,8 +254,18 @@ class PlanRunner(OneConnection):
     ) -> T:
         """Run steps in a transaction, after unloading the intake; note topics to wake after it."""
         if is_loaded(connection):
-            unload(connection, self._answered, wakes)
+            self._unload(connection, wakes)
         return self._answered(connection, steps(), wakes)
+
+    def _unload(self, connection: sqlite3.Connection, wakes: list[str]) -> None:
+        """Give the jobs of the intake numbers and places, then admit requests of users."""
+        (last,) = connection.execute(sql("intake_last")).fetchone()
+        connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
+        connection.execute(sql("intake_empty"))
+        if rows := connection.execute(sql("intake_waiting")).fetchall():
+            requests = [read_request(text, at_us) for at_us, text in rows]
+            admit(connection, self._answered, wakes, requests)
+            connection.execute(sql("intake_admitted"))
 
     def _answered(self, connection: sqlite3.Connection, steps: Steps[T], wakes: list[str]) -> T:
         """Run each step and send it the answer; an error ends the steps."""
