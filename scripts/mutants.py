@@ -83,6 +83,7 @@ MAPPED: Final = (
     "tests/unit/test_duty.py",
     "tests/unit/test_keys.py",
     "tests/unit/test_limits_running.py",
+    "tests/unit/test_name_lengths.py",
     "tests/unit/test_process_fetcher.py",
     "tests/unit/test_spool.py",
     "tests/unit/test_submission.py",

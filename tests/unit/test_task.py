@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -451,14 +453,8 @@ def test_arguments_of_any_depth_are_submitted_or_refused(app: Packhorse) -> None
     @app.task
     def take(items: list[Any]) -> None: ...
 
-    refused = 0
-    for depth in range(600, 1100, 7):
-        items: list[Any] = []
-        for _ in range(depth):
-            items = [items]
-        try:
+    items: list[Any] = []
+    for _ in range(sys.getrecursionlimit() + 100):
+        items = [items]
+        with contextlib.suppress(PayloadError):
             take.call(items)
-        except PayloadError:
-            refused += 1
-
-    assert refused

@@ -176,8 +176,8 @@ class Registry:
             if other is not None and _is_typed_again(definition, other):
                 self._forget(other)
             elif other is not None:
+                modules = [getattr(one.function, "__module__", "") for one in (other, definition)]
                 places = (other.where, definition.where)
-                modules = (_module(other), _module(definition))
                 raise ConfigError(declared_twice(f"task {name!r}", places, modules))
         self._by_name.update(dict.fromkeys(names, definition))
         if definition.limited or definition.idempotency_window_us is not None:
@@ -389,10 +389,6 @@ def _defaults(function: Callable[..., Any], signature: Signature) -> Mapping[str
 def _where(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
-
-
-def _module(definition: TaskDefinition) -> str:
-    return getattr(definition.function, "__module__", "")
 
 
 def _is_typed_again(definition: TaskDefinition, other: TaskDefinition) -> bool:

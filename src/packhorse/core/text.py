@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -26,7 +26,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def declared_twice(what: str, places: tuple[str, str], modules: tuple[str, str]) -> str:
+def declared_twice(what: str, places: tuple[str, str], modules: Sequence[str]) -> str:
     """Say where two things of one name are declared, or how one line of code came to run twice."""
     before, now = places
     if before != now:
