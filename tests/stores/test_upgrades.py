@@ -61,7 +61,7 @@ _ENDED: Final = {CODE[status] for status in TERMINAL}
 _ROUNDS_MAX: Final = 10
 
 
-def _unload_jobs(connection: sqlite3.Connection, *_: object) -> None:
+def _unload_jobs(_: object, connection: sqlite3.Connection, __: object) -> None:
     """Unload the intake as a release of version 2 does, without the table of requests."""
     (last,) = connection.execute(sql("intake_last")).fetchone()
     connection.execute(sql("intake_unload"), (last, RANK_PER_PRIORITY, last))
@@ -80,7 +80,7 @@ class Version2:
         if kind == "sqlite":  # it knows of jobs in the intake, not of users' transactions
             jobs = "select 1 from packhorse_intake limit 1"
             patch.setattr(runners, "is_loaded", lambda one: bool(one.execute(jobs).fetchall()))
-            patch.setattr(runners, "unload", _unload_jobs)
+            patch.setattr(runners.PlanRunner, "_unload", _unload_jobs)
         self.opened_by_old().close()
         (self._fill_sqlite if kind == "sqlite" else self._fill_postgres)()
 

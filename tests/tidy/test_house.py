@@ -22,7 +22,7 @@ LINES = 88_300
 WALKS = {
     "submit one": (32, 16),
     "claim to settled": (80, 20),
-    "rate-limited, held back, let go": (128, 28),
+    "rate-limited, held back, let go": (130, 30),
 }
 
 
