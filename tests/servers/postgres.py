@@ -250,8 +250,11 @@ def _run(command: Sequence[str], *, user: str | None, folder: Path) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in tasks.read_text("utf-8").split()] if tasks.exists() else []
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8")
+    except OSError:  # it has ended, or ends meanwhile
+        return []
+    return [int(child) for child in children.split()]
 
 
 def _free_port() -> int:
